@@ -1,0 +1,67 @@
+"""What an environment is: text in, text out, no cap on the number of turns.
+
+An environment never knows the budget of an episode; the rollout counts turns. Its own random draws come
+from a stream of its own, never from shared global state, so two environments never disturb each other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One game of a split.
+
+    Attributes:
+        task_id: stable name, unique within its split.
+        kind: family of the task, for breakdowns (for ALFWorld one of six).
+        plan: a shortest list of commands that wins, found with full knowledge; empty if unknown.
+        data: what the environment needs to start the game; opaque to everyone else.
+    """
+
+    task_id: str
+    kind: str
+    plan: tuple[str, ...] = ()
+    data: Any = field(default=None, repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """An environment's answer to one action.
+
+    Attributes:
+        observation: text for the agent.
+        reward: the environment's own reward for this step.
+        terminated: the game is over, won or lost.
+        won: the task is solved.
+        admissible: the commands it would accept now, sorted; None if it cannot tell.
+    """
+
+    observation: str
+    reward: float
+    terminated: bool
+    won: bool
+    admissible: tuple[str, ...] | None
+
+
+class Env(Protocol):
+    """The protocol every environment follows.
+
+    ``step`` must answer any text, the empty one included: a rollout sends "" when the agent's text held no
+    action. ``admissible`` is the same as that of the last ``Step``, and is set by ``reset`` as well.
+    """
+
+    admissible: tuple[str, ...] | None
+
+    def tasks(self, split: str) -> Sequence[Task]: ...
+
+    def reset(self, task: Task) -> str: ...
+
+    def step(self, action: str) -> Step: ...
+
+    def distance(self) -> int | None:
+        """Fewest turns to the goal from here with full knowledge; None where unknown or unreachable."""
+        ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,210 @@
+"""The recipe: one YAML file per experiment, complete in itself.
+
+The classes are the schema: strict (no value is coerced), closed (an unknown key is a mistake), and the
+``description`` of each field is what the documentation prints. Only ``run.py`` and ``cli.py`` read a recipe;
+everything else takes plain arguments.
+"""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class NewModel(Section):
+    """A Llama-architecture model to be trained from nothing, with a tokenizer made from the demonstrations."""
+
+    layers: Positive = Field(4, description="transformer layers")
+    hidden: Positive = Field(256, description="width of the residual stream")
+    heads: Positive = Field(4, description="attention heads")
+    kv_heads: Positive = Field(2, description="key/value heads (grouped-query attention)")
+    intermediate: Positive = Field(704, description="width of the feed-forward layer")
+
+
+class ModelSection(Section):
+    name: str = Field("pocket", min_length=1, description="hub id, local model folder, or `pocket`, the embedded policy; a label when `new` is given")
+    new: NewModel | None = Field(None, description="sizes of a model trained from nothing (supervised recipes only)")
+    backend: Literal["auto", "transformers"] = Field("auto", description="library that loads the model")
+    quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes, or none")
+    dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="data type of the base weights; float32 on CPU")
+    adapter: str | None = Field(None, description="adapter folder or run folder to start from; also the reference of the KL")
+    context_tokens: Annotated[int, Field(ge=64)] = Field(8192, description="most tokens of an episode, opening included")
+    gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass: less memory, more time")
+
+
+class LoraSection(Section):
+    rank: Positive = Field(32, description="rank of the adapter")
+    alpha: Positive = Field(64, description="scale; the adapter's output is multiplied by alpha / rank")
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(0.0, description="dropout on the adapter's input; must be 0 in reinforcement learning, or the update is not of the policy that sampled")
+    targets: Literal["all-linear"] | list[str] = Field("all-linear", description="modules that get an adapter")
+
+
+class EnvSection(Section):
+    name: str = Field("alfworld", description="environment")
+    args: dict[str, str | int | float | bool | None] = Field(default_factory=dict, description="arguments of the environment, see its page")
+    train_split: str = Field("train", description="split that training tasks come from")
+    eval_split: str = Field("valid_seen", description="split for the evaluations during training")
+    workers: NonNegative = Field(0, description="worker processes that step environments; 0 steps them in the program itself")
+    timeout_s: Annotated[float, Field(gt=0)] = Field(30.0, description="longest time for one reset or step in a worker, seconds")
+    max_error_share: Share = Field(0.25, description="share of a step's episodes that may end in `timeout` or `env_error` before the run stops")
+
+
+class FixedBudget(Section):
+    kind: Literal["fixed"]
+    turns: Positive = Field(description="the budget, turns")
+
+
+class MixBudget(Section):
+    kind: Literal["mix"]
+    turns: list[Positive] = Field(min_length=1, description="the budgets, turns")
+    weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="relative frequency of each budget; equal when left out")
+
+    @model_validator(mode="after")
+    def _weights_match(self) -> Self:
+        if self.weights is not None:
+            if len(self.weights) != len(self.turns):
+                raise ValueError(f"{len(self.weights)} weights for {len(self.turns)} budgets; give one weight per entry of turns")
+            if sum(self.weights) <= 0:
+                raise ValueError("all weights are 0; give at least one budget a positive weight")
+        if len(set(self.turns)) != len(self.turns):
+            raise ValueError("a budget is listed twice; list it once and raise its weight")
+        return self
+
+
+class UniformBudget(Section):
+    kind: Literal["uniform"]
+    low: Positive = Field(description="smallest budget, turns")
+    high: Positive = Field(description="largest budget, turns")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}; swap them")
+        return self
+
+
+class LogUniformBudget(Section):
+    kind: Literal["loguniform"]
+    low: Positive = Field(description="smallest budget, turns")
+    high: Positive = Field(description="largest budget, turns")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is above high {self.high}; swap them")
+        return self
+
+
+TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudget, Field(discriminator="kind")]
+
+
+class BudgetSection(Section):
+    train: TrainBudget = Field(description="distribution the budget of a training group is drawn from")
+    eval: list[Positive] = Field(default_factory=lambda: [4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
+    announce: Literal["none", "total", "remaining"] = Field("none", description="what the agent is told of its budget, each turn")
+
+
+class ChatSection(Section):
+    think: bool = Field(False, description="let the agent write its thoughts before the action")
+    system: str | None = Field(None, description="instructions in place of the built-in ones; chat models only")
+
+
+class RolloutSection(Section):
+    tasks_per_step: Positive = Field(16, description="groups per training step, one task each")
+    group_size: Annotated[int, Field(ge=2)] = Field(8, description="episodes per group, same task and same budget")
+    turn_tokens: Positive = Field(32, description="most tokens of one turn's action")
+    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="sampling temperature in training")
+    kv_cache_gb: Annotated[float, Field(gt=0)] = Field(2.0, description="memory for the KV cache of the episodes in flight, GiB; decides how many play at once")
+    max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which the run stops, nats")
+
+
+class RewardSection(Section):
+    success: float = Field(1.0, description="reward of a solved task")
+    invalid_action: float = Field(0.0, description="reward of each action the environment refuses")
+    turn: float = Field(0.0, description="reward of each turn used")
+    process: Literal["none"] = Field("none", description="process supervision")
+
+
+Truncation = Literal["train", "mask", "drop"]
+
+
+class TruncationSection(Section):
+    budget: Truncation = Field("train", description="episodes that used up their budget: `train` on them as failures, `mask` (in the baseline, no gradient), or `drop` (neither)")
+    context: Truncation = Field("mask", description="episodes that ran out of context")
+    failure: Truncation = Field("train", description="episodes the environment called lost")
+
+
+class AlgorithmSection(Section):
+    name: Literal["grpo"] = Field("grpo", description="advantage: reward minus the group's mean, over the group's standard deviation")
+    aggregation: Literal["token", "episode", "constant"] = Field("constant", description="how token losses add up: mean over all tokens, mean of episode means, or sum over a constant")
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="the ratio is clipped below 1 - clip_low")
+    clip_high: Annotated[float, Field(gt=0)] = Field(0.28, description="the ratio is clipped above 1 + clip_high")
+    kl_coef: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the KL to the reference (estimator k3)")
+    truncation: TruncationSection = Field(default_factory=TruncationSection, description="what is learned from episodes that were cut off")
+
+
+class OptimizerSection(Section):
+    name: Literal["adamw", "adamw8bit"] = Field("adamw", description="AdamW, or its 8-bit form through bitsandbytes (CUDA)")
+    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-5, description="peak learning rate")
+    warmup_steps: NonNegative = Field(0, description="steps over which the learning rate rises linearly from 0")
+    schedule: Literal["constant", "linear"] = Field("constant", description="after the warm-up: constant, or linear decay to 0 at the last step")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="the gradient is scaled down to this norm")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="decoupled weight decay")
+    beta2: Annotated[float, Field(gt=0, lt=1)] = Field(0.999, description="decay of AdamW's second moment")
+
+
+class TrainSection(Section):
+    steps: Positive = Field(description="training steps")
+    max_hours: Annotated[float, Field(gt=0)] | None = Field(None, description="stop after a saved checkpoint once this much time has gone, all resumes together")
+    epochs_per_step: Positive = Field(1, description="optimizer steps on the same episodes")
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens in one forward; time and memory only, never the gradient")
+    eval_every: NonNegative = Field(0, description="evaluate every so many steps; 0 never")
+    eval_tasks: Positive | None = Field(None, description="evaluate on the first so many tasks of the split; all when left out")
+    checkpoint_every: Positive = Field(10, description="save a checkpoint every so many steps; the last step is always saved")
+    keep_checkpoints: Positive = Field(3, description="how many checkpoints stay on disk")
+
+
+class SftSection(Section):
+    source: Literal["expert"] = Field("expert", description="where the demonstrations come from")
+    episodes: Positive = Field(description="number of demonstrations")
+    epochs: Annotated[float, Field(gt=0)] = Field(1.0, description="passes over them")
+    noise: Share = Field(0.0, description="probability that a random action is forced before the expert's; shown, not imitated")
+    max_turns: Positive = Field(50, description="longest demonstration, turns")
+    batch_tokens: Positive = Field(8192, description="tokens per optimizer step")
+    observation_weight: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the loss on observations, beside 1 for actions")
+    announce: list[Literal["none", "total", "remaining"]] = Field(default_factory=lambda: ["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
+
+
+class Recipe(Section):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="name of the experiment and of its run folder")
+    seed: NonNegative = Field(0, description="every random draw follows from it")
+    model: ModelSection = Field(default_factory=ModelSection)
+    lora: LoraSection | None = Field(default_factory=LoraSection, description="adapter; null trains all weights (supervised recipes only)")
+    env: EnvSection = Field(default_factory=EnvSection)
+    budget: BudgetSection
+    chat: ChatSection = Field(default_factory=ChatSection)
+    rollout: RolloutSection = Field(default_factory=RolloutSection)
+    reward: RewardSection = Field(default_factory=RewardSection)
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    train: TrainSection | None = Field(None, description="reinforcement learning; a recipe has either this or `sft`")
+    sft: SftSection | None = Field(None, description="supervised learning from demonstrations")
+    tracking: list[Literal["jsonl"]] = Field(default_factory=lambda: ["jsonl"], description="where metrics go")
+
+    @model_validator(mode="after")
+    def _one_kind_of_training(self) -> Self:
+        if (self.train is None) == (self.sft is None):
+            raise ValueError("a recipe has exactly one of `train` (reinforcement learning) and `sft` (supervised)")
+        return self
+
+
+def resolved(recipe: Recipe) -> dict[str, Any]:
+    """The recipe with every default filled in, as plain JSON data."""
+    return recipe.model_dump(mode="json")
