@@ -1,0 +1,44 @@
+"""The optimizer and its learning rate."""
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from bmrl.errors import UsageError
+
+
+def make_optimizer(name: str, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float, beta2: float) -> torch.optim.Optimizer:
+    """AdamW, or its 8-bit form.
+
+    Raises:
+        UsageError: ``adamw8bit`` without bitsandbytes or without CUDA.
+    """
+    betas = (0.9, beta2)
+    if name == "adamw":
+        return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+    if not torch.cuda.is_available():
+        raise UsageError("optimizer.name: adamw8bit needs a CUDA device; set optimizer.name=adamw")
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise UsageError("optimizer.name: adamw8bit needs bitsandbytes; install it with: pip install 'bmrl[quantization]'") from error
+    optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+    return optimizer
+
+
+def learning_rate(step: int, *, peak: float, warmup_steps: int, schedule: str, steps: int) -> float:
+    """Learning rate of a step, counted from 1.
+
+    Linear from 0 to ``peak`` at step ``warmup_steps``; then constant, or linear to 0 just after step ``steps``.
+    """
+    if step <= warmup_steps:
+        return peak * step / warmup_steps
+    if schedule == "constant":
+        return peak
+    return peak * max(0, steps + 1 - step) / (steps + 1 - warmup_steps)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = value
