@@ -1,13 +1,17 @@
-"""The recipe: one YAML file per experiment, complete in itself.
+"""The schema of a recipe: strict (no value is coerced) and closed (an unknown key is a mistake).
 
-The classes are the schema: strict (no value is coerced), closed (an unknown key is a mistake), and the
-``description`` of each field is what the documentation prints. Only ``run.py`` and ``cli.py`` read a recipe;
-everything else takes plain arguments.
+The ``description`` of each field is what the documentation and the error messages print. What two
+keys must not say together is in ``rules.py``.
 """
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from bmrl.recipe.rules import Contradictions, contradictions
+
+# One line per field: the classes read as the table they are.
+# fmt: off
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
@@ -66,40 +70,17 @@ class MixBudget(Section):
     turns: list[Positive] = Field(min_length=1, description="the budgets, turns")
     weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="relative frequency of each budget; equal when left out")
 
-    @model_validator(mode="after")
-    def _weights_match(self) -> Self:
-        if self.weights is not None:
-            if len(self.weights) != len(self.turns):
-                raise ValueError(f"{len(self.weights)} weights for {len(self.turns)} budgets; give one weight per entry of turns")
-            if sum(self.weights) <= 0:
-                raise ValueError("all weights are 0; give at least one budget a positive weight")
-        if len(set(self.turns)) != len(self.turns):
-            raise ValueError("a budget is listed twice; list it once and raise its weight")
-        return self
-
 
 class UniformBudget(Section):
     kind: Literal["uniform"]
     low: Positive = Field(description="smallest budget, turns")
     high: Positive = Field(description="largest budget, turns")
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}; swap them")
-        return self
-
 
 class LogUniformBudget(Section):
     kind: Literal["loguniform"]
     low: Positive = Field(description="smallest budget, turns")
     high: Positive = Field(description="largest budget, turns")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.low > self.high:
-            raise ValueError(f"low {self.low} is above high {self.high}; swap them")
-        return self
 
 
 TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudget, Field(discriminator="kind")]
@@ -164,7 +145,7 @@ class TrainSection(Section):
     steps: Positive = Field(description="training steps")
     max_hours: Annotated[float, Field(gt=0)] | None = Field(None, description="stop after a saved checkpoint once this much time has gone, all resumes together")
     epochs_per_step: Positive = Field(1, description="optimizer steps on the same episodes")
-    micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens in one forward; time and memory only, never the gradient")
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens in one forward, a longer episode goes alone; time and memory only, never the gradient")
     eval_every: NonNegative = Field(0, description="evaluate every so many steps; 0 never")
     eval_tasks: Positive | None = Field(None, description="evaluate on the first so many tasks of the split; all when left out")
     checkpoint_every: Positive = Field(10, description="save a checkpoint every so many steps; the last step is always saved")
@@ -184,24 +165,25 @@ class SftSection(Section):
 
 class Recipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="name of the experiment and of its run folder")
-    seed: NonNegative = Field(0, description="every random draw follows from it")
-    model: ModelSection = Field(default_factory=ModelSection)
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="every random draw follows from it")
+    model: ModelSection = Field(default_factory=ModelSection, description="the policy: weights, precision, where to start")
     lora: LoraSection | None = Field(default_factory=LoraSection, description="adapter; null trains all weights (supervised recipes only)")
-    env: EnvSection = Field(default_factory=EnvSection)
-    budget: BudgetSection
-    chat: ChatSection = Field(default_factory=ChatSection)
-    rollout: RolloutSection = Field(default_factory=RolloutSection)
-    reward: RewardSection = Field(default_factory=RewardSection)
-    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection)
-    optimizer: OptimizerSection = Field(default_factory=OptimizerSection)
+    env: EnvSection = Field(default_factory=EnvSection, description="the environment and its splits")
+    budget: BudgetSection = Field(description="how many turns an episode may use")
+    chat: ChatSection = Field(default_factory=ChatSection, description="what the agent is asked to write")
+    rollout: RolloutSection = Field(default_factory=RolloutSection, description="how episodes are played in training")
+    reward: RewardSection = Field(default_factory=RewardSection, description="what an episode is worth; success is reported as it is")
+    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection, description="the update")
+    optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="the optimizer")
     train: TrainSection | None = Field(None, description="reinforcement learning; a recipe has either this or `sft`")
     sft: SftSection | None = Field(None, description="supervised learning from demonstrations")
     tracking: list[Literal["jsonl"]] = Field(default_factory=lambda: ["jsonl"], description="where metrics go")
 
     @model_validator(mode="after")
-    def _one_kind_of_training(self) -> Self:
-        if (self.train is None) == (self.sft is None):
-            raise ValueError("a recipe has exactly one of `train` (reinforcement learning) and `sft` (supervised)")
+    def _consistent(self) -> Self:
+        problems = contradictions(self)
+        if problems:
+            raise Contradictions(problems)
         return self
 
 

@@ -1,0 +1,5 @@
+"""``python -m bmrl`` is ``bmrl``."""
+
+from bmrl.cli import main
+
+main()

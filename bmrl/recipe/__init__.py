@@ -1,0 +1,54 @@
+"""The recipe: one YAML file per experiment, complete in itself.
+
+`schema` says which keys there are, `rules` which of them contradict each other, `reader` turns YAML into data
+with places, `messages` words the mistakes. Only ``run`` and ``cli`` read a recipe; everything else takes plain
+arguments.
+"""
+
+from bmrl.recipe.load import load
+from bmrl.recipe.schema import (
+    AlgorithmSection,
+    BudgetSection,
+    ChatSection,
+    EnvSection,
+    FixedBudget,
+    LogUniformBudget,
+    LoraSection,
+    MixBudget,
+    ModelSection,
+    NewModel,
+    OptimizerSection,
+    Recipe,
+    RewardSection,
+    RolloutSection,
+    SftSection,
+    TrainBudget,
+    TrainSection,
+    TruncationSection,
+    UniformBudget,
+    resolved,
+)
+
+__all__ = [
+    "AlgorithmSection",
+    "BudgetSection",
+    "ChatSection",
+    "EnvSection",
+    "FixedBudget",
+    "LogUniformBudget",
+    "LoraSection",
+    "MixBudget",
+    "ModelSection",
+    "NewModel",
+    "OptimizerSection",
+    "Recipe",
+    "RewardSection",
+    "RolloutSection",
+    "SftSection",
+    "TrainBudget",
+    "TrainSection",
+    "TruncationSection",
+    "UniformBudget",
+    "load",
+    "resolved",
+]

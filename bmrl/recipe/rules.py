@@ -1,0 +1,175 @@
+"""What keys of a recipe must not say together: pure checks on a recipe whose keys are each valid."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bmrl.recipe.schema import Recipe
+
+Key = tuple[str | int, ...]  # path of a key: names of sections, positions in lists
+Problem = tuple[Key, str]  # where, and "problem; hint"
+
+# Thoughts and an action do not fit into fewer tokens; what a small chat model needs is about 256.
+THINK_TOKENS = 64
+
+
+class Contradictions(ValueError):
+    """Raised inside the schema; carries every contradiction with its place."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("; ".join(text for _, text in problems))
+        self.problems = list(problems)
+
+
+def contradictions(recipe: "Recipe") -> list[Problem]:
+    """All contradictions of the recipe, in the order of the rules."""
+    return [problem for rule in RULES for problem in rule(recipe)]
+
+
+def _kind_of_training(recipe: "Recipe") -> Iterator[Problem]:
+    if recipe.train is None and recipe.sft is None:
+        yield (
+            ("train",),
+            (
+                "missing, and so is `sft`; add `train` for reinforcement learning "
+                "or `sft` for supervised learning"
+            ),
+        )
+    if recipe.train is not None and recipe.sft is not None:
+        yield ("sft",), "stands beside `train`; a recipe has one of them, remove the other"
+
+
+def _what_is_trained(recipe: "Recipe") -> Iterator[Problem]:
+    model, lora, reinforcement = recipe.model, recipe.lora, recipe.train is not None
+    if reinforcement and recipe.sft is None:
+        if model.new is not None:
+            yield (
+                ("model", "new"),
+                "needs `sft`; reinforcement learning starts from trained weights",
+            )
+        if lora is None:
+            yield (
+                ("lora",),
+                "null needs `sft`; reinforcement learning trains an adapter, e.g. {rank: 16}",
+            )
+    if reinforcement and lora is not None and lora.dropout > 0:
+        yield (
+            ("lora", "dropout"),
+            (
+                f"{lora.dropout:g} with `train`; set 0, or the update is not of the policy that sampled"
+            ),
+        )
+    if lora is None and model.quantization != "none":
+        yield (
+            ("model", "quantization"),
+            (
+                f"{model.quantization} with `lora: null`; 4-bit weights cannot be trained, "
+                "set quantization: none or give lora a rank"
+            ),
+        )
+    if lora is None and model.adapter is not None:
+        yield ("model", "adapter"), "with `lora: null`; give lora the adapter's rank to train it on"
+    if model.new is not None and lora is not None:
+        yield ("lora",), "with `model.new`; a new model trains all its weights, write `lora: null`"
+
+
+def _new_model(recipe: "Recipe") -> Iterator[Problem]:
+    model, new = recipe.model, recipe.model.new
+    if new is None:
+        return
+    if model.quantization != "none" and recipe.lora is not None:
+        yield ("model", "quantization"), "with `model.new`; a new model has no weights to quantize"
+    if model.adapter is not None and recipe.lora is not None:
+        yield ("model", "adapter"), "with `model.new`; a new model has no adapter to start from"
+    # Rotary positions turn pairs of channels, so a head has an even width.
+    if new.hidden % (2 * new.heads):
+        yield (
+            ("model", "new", "hidden"),
+            (
+                f"{new.hidden} is not a multiple of twice the {new.heads} heads; "
+                f"{-(-new.hidden // (2 * new.heads)) * 2 * new.heads} is"
+            ),
+        )
+    if new.heads % new.kv_heads:
+        yield (
+            ("model", "new", "kv_heads"),
+            (f"{new.kv_heads} does not divide the {new.heads} heads; use a divisor of {new.heads}"),
+        )
+
+
+def _budgets(recipe: "Recipe") -> Iterator[Problem]:
+    train = recipe.budget.train
+    if train.kind == "mix":
+        for turns in _repeated(train.turns):
+            yield (
+                ("budget", "train", "turns"),
+                (f"{turns} is listed twice; list it once and raise its weight"),
+            )
+        if train.weights is not None and len(train.weights) != len(train.turns):
+            yield (
+                ("budget", "train", "weights"),
+                (
+                    f"{len(train.weights)} weights for {len(train.turns)} budgets; "
+                    "give one weight per entry of turns"
+                ),
+            )
+        elif train.weights is not None and sum(train.weights) <= 0:
+            yield ("budget", "train", "weights"), "all are 0; give one budget a positive weight"
+    if train.kind in ("uniform", "loguniform") and train.low > train.high:
+        yield ("budget", "train", "low"), f"{train.low} is above high {train.high}; swap them"
+    for turns in _repeated(recipe.budget.eval):
+        yield ("budget", "eval"), f"{turns} is listed twice; list each budget once"
+
+
+def _lists_without_repeats(recipe: "Recipe") -> Iterator[Problem]:
+    for form in _repeated(recipe.sft.announce if recipe.sft is not None else ()):
+        yield ("sft", "announce"), f"{form} is listed twice; list each form once"
+    for place in _repeated(recipe.tracking):
+        yield ("tracking",), f"{place} is listed twice; list each place once"
+
+
+def _tokens(recipe: "Recipe") -> Iterator[Problem]:
+    context, turn = recipe.model.context_tokens, recipe.rollout.turn_tokens
+    if turn >= context:
+        yield (
+            ("rollout", "turn_tokens"),
+            (
+                f"{turn} leaves no room in model.context_tokens {context}; lower one or raise the other"
+            ),
+        )
+    if recipe.chat.think and turn < THINK_TOKENS:
+        yield ("rollout", "turn_tokens"), f"{turn} is too few with `chat.think: true`; try 256"
+
+
+def _splits(recipe: "Recipe") -> Iterator[Problem]:
+    same = recipe.env.eval_split == recipe.env.train_split
+    if same and recipe.train is not None and recipe.train.eval_every > 0:
+        yield (
+            ("env", "eval_split"),
+            (
+                f"{recipe.env.eval_split} is also the train_split, so success would be measured on "
+                "training tasks; name another split or set train.eval_every to 0"
+            ),
+        )
+
+
+def _chat(recipe: "Recipe") -> Iterator[Problem]:
+    if recipe.chat.system is not None and recipe.model.name == "pocket":
+        yield ("chat", "system"), "with `model.name: pocket`, which is no chat model; remove it"
+
+
+def _repeated(values: Sequence[Any]) -> list[Any]:
+    return [value for value, count in Counter(values).items() if count > 1]
+
+
+RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
+    _kind_of_training,
+    _what_is_trained,
+    _new_model,
+    _budgets,
+    _lists_without_repeats,
+    _tokens,
+    _splits,
+    _chat,
+)
