@@ -1,0 +1,119 @@
+"""From episodes to what the update computes on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bmrl.algorithm import grpo_advantages, token_weights
+from bmrl.types import ERRORS, EndReason, Episode
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One episode as a training row."""
+
+    token_ids: tuple[int, ...]
+    action_mask: tuple[bool, ...]
+    logprobs: tuple[float, ...]  # the sampler's, one per action token
+    advantage: float
+    weight: float  # of each action token's loss, fixed for the whole optimizer step
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows padded on the right.
+
+    Shapes: ``ids`` and ``mask`` (rows, time); the others (n,), one entry per action token, in row order.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+
+
+def reward(episode: Episode, *, success: float, invalid_action: float, turn: float) -> float:
+    """Shaped reward of an episode; never reported as success."""
+    invalid = sum(not t.valid for t in episode.turns)
+    return success * episode.success + invalid_action * invalid + turn * len(episode.turns)
+
+
+def make_rows(groups: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float]], *, truncation: dict[EndReason, str], aggregation: str, constant: float) -> list[Row]:
+    """Training rows of a step.
+
+    The baseline of a group is taken over its episodes that did not end in an environment error and whose end
+    reason is not ``drop``; episodes marked ``mask`` are in the baseline and give no gradient. Groups whose
+    rewards are all equal carry no signal and give no rows.
+
+    Args:
+        rewards: one per episode, like ``groups``.
+        truncation: end reason -> ``train``, ``mask`` or ``drop``; reasons not named are trained on.
+    """
+    kept: list[tuple[Episode, float]] = []
+    counted = 0
+    for group, values in zip(groups, rewards, strict=True):
+        scored = [
+            (episode, value)
+            for episode, value in zip(group, values, strict=True)
+            if episode.end_reason not in ERRORS and episode.turns and truncation.get(episode.end_reason) != "drop"
+        ]
+        counted += len(scored)
+        advantages = grpo_advantages([value for _, value in scored])
+        kept += [
+            (episode, advantage)
+            for (episode, _), advantage in zip(scored, advantages, strict=True)
+            if advantage != 0.0 and truncation.get(episode.end_reason) != "mask"
+        ]
+    if not kept:
+        return []
+    weights = token_weights([episode.action_tokens for episode, _ in kept], aggregation=aggregation, constant=constant)
+    if aggregation == "constant":
+        # The mean is over all scored episodes, those without signal too: how many groups happen to be dead
+        # must not change the size of the step that the others make.
+        weights = [weight * len(kept) / counted for weight in weights]
+    return [
+        Row(
+            episode.token_ids,
+            episode.action_mask,
+            tuple(logprob for turn in episode.turns for logprob in turn.logprobs),
+            advantage,
+            weight,
+        )
+        for (episode, advantage), weight in zip(kept, weights, strict=True)
+    ]
+
+
+def micro_batches(rows: Sequence[Row], *, tokens: int) -> list[list[Row]]:
+    """Rows of like length together, each micro-batch at most ``tokens`` with padding, or a single row."""
+    batches: list[list[Row]] = []
+    for row in sorted(rows, key=lambda r: -len(r.token_ids)):
+        if batches and (len(batches[-1]) + 1) * len(batches[-1][0].token_ids) <= tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def collate(rows: Sequence[Row], device: torch.device) -> Batch:
+    """Rows as tensors on ``device``."""
+    width = max(len(row.token_ids) for row in rows)
+    ids = torch.zeros(len(rows), width, dtype=torch.long)
+    mask = torch.zeros(len(rows), width, dtype=torch.bool)
+    for i, row in enumerate(rows):
+        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
+        mask[i, : len(row.action_mask)] = torch.tensor(row.action_mask)
+    counts = torch.tensor([len(row.logprobs) for row in rows])
+
+    def spread(values: list[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
+
+    return Batch(
+        ids=ids.to(device),
+        mask=mask.to(device),
+        logprobs=torch.tensor([p for row in rows for p in row.logprobs], dtype=torch.float32).to(device),
+        advantages=spread([row.advantage for row in rows]),
+        weights=spread([row.weight for row in rows]),
+    )
