@@ -1,0 +1,124 @@
+"""Files that are whole or absent, whatever happens while they are written.
+
+A file is written under a temporary name in its own folder, synced to the disk, and renamed. A
+program that is killed leaves at most a temporary file behind, never half of a real one.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bmrl.errors import BmrlError
+
+TEMPORARY = ".tmp-"  # every temporary file or folder of bmrl has this in its name
+# EFBIG is what a limit on file sizes gives: for the user, as good as a full disk.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextlib.contextmanager
+def disk_errors(name: str) -> Iterator[None]:
+    """Turn a full or forbidden disk into one line that names the file.
+
+    Raises:
+        BmrlError: in place of the ``OSError``; others pass.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            problem = f"disk full: could not write {name}; free space and resume with --resume"
+        elif error.errno in _FORBIDDEN:
+            problem = f"no permission to write {name}; choose a folder you may write to"
+        elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
+            problem = f"cannot write {name}: {os.strerror(error.errno)}; choose another path"
+        else:
+            raise
+        raise BmrlError(problem) from error
+
+
+def temporary_suffix() -> str:
+    """What to append to a name to make it temporary; never the same twice."""
+    return TEMPORARY + secrets.token_hex(4)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` (what was created, renamed or removed) survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file atomically; its folder is made when missing.
+
+    Raises:
+        BmrlError: the disk is full or forbidden; the old file, if any, is untouched.
+    """
+    with disk_errors(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}{temporary_suffix()}")
+        try:
+            with temporary.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text atomically, newlines as they are."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write readable JSON atomically. NaN and infinity are not JSON and raise ``ValueError``."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def append_json(path: Path, record: dict[str, Any]) -> None:
+    """Append one line of JSON. A kill can leave half of the last line, see ``cut_partial_line``.
+
+    Raises:
+        BmrlError: the disk is full or forbidden; the file is as before.
+    """
+    line = (json.dumps(record, allow_nan=False) + "\n").encode()
+    with disk_errors(path.name):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                written = file.write(line)
+                if written != len(line):  # a disk that fills up takes the first part only
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                file.truncate(size)
+                raise
+
+
+def cut_partial_line(path: Path) -> bool:
+    """Cut away what follows the last newline: the line that was being written at a kill.
+
+    Returns:
+        Whether anything was cut.
+    """
+    if not path.exists():
+        return False
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end == len(data):
+        return False
+    with path.open("r+b") as file:
+        file.truncate(end)
+    return True

@@ -1,0 +1,223 @@
+"""The run folder: made whole or not at all, one process at a time, readable line by line."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from bmrl.atomic import (
+    disk_errors,
+    sync_folder,
+    temporary_suffix,
+    write_bytes,
+    write_json,
+    write_text,
+)
+from bmrl.errors import BmrlError, UsageError
+from bmrl.system import system_info as system_info
+from bmrl.types import Episode
+
+FORMAT = 1  # raised when an older bmrl could no longer read the folder
+RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
+
+
+def create(
+    base: Path,
+    recipe_text: str,
+    resolved: dict[str, Any],
+    system: dict[str, Any],
+    explicit: Path | None = None,
+) -> Path:
+    """Make a new run folder with its recipe and a description of the machine.
+
+    Args:
+        base: where runs are, usually ``runs``.
+        recipe_text: the recipe as the user wrote it.
+        resolved: the recipe with every default; its ``name`` names the folder.
+        explicit: the folder to make instead of ``base/<name>``.
+
+    Returns:
+        The folder: ``explicit``, or ``base/<name>``, numbered ``-2``, ``-3``, ... when taken.
+
+    Raises:
+        UsageError: ``explicit`` exists.
+        BmrlError: the disk is full or forbidden; nothing is left behind.
+    """
+    target = explicit or base / str(resolved["name"])
+    if explicit is not None and os.path.lexists(explicit):
+        raise UsageError(f"{explicit} exists; choose another --run or pass --resume")
+    temporary = target.parent / f".{target.name}{temporary_suffix()}"
+    try:
+        with disk_errors(str(target)):
+            write_text(temporary / RECIPE, recipe_text)
+            write_json(temporary / RESOLVED, resolved)
+            write_json(temporary / SYSTEM, {"run_format": FORMAT, **system})
+            folder = _claim(temporary, target, numbered=explicit is None)
+            sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+def _claim(temporary: Path, target: Path, *, numbered: bool) -> Path:
+    """Rename to the first free name; renaming is what decides between two processes."""
+    number = 1
+    while True:
+        name = target if number == 1 else target.with_name(f"{target.name}-{number}")
+        if not os.path.lexists(name):
+            try:
+                return temporary.rename(name)
+            except OSError:
+                if not os.path.lexists(name):
+                    raise
+        if not numbered:
+            raise UsageError(f"{target} exists; choose another --run or pass --resume")
+        number += 1
+
+
+def is_run(path: Path) -> bool:
+    """Whether the folder was made by ``create``."""
+    return (path / RESOLVED).is_file() and (path / SYSTEM).is_file()
+
+
+def newest(base: Path) -> Path | None:
+    """The run in ``base`` that was created last, or None."""
+    if not base.is_dir():
+        return None
+    runs = [path for path in base.iterdir() if not path.name.startswith(".") and is_run(path)]
+    # The resolved recipe is written once, so its time is that of the run's creation.
+    return max(runs, key=lambda run: ((run / RESOLVED).stat().st_mtime_ns, run.name), default=None)
+
+
+@contextlib.contextmanager
+def lock(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a run folder; the lock ends with the process, however it ends.
+
+    Raises:
+        BmrlError: another process holds it.
+    """
+    path = folder / ".lock"
+    with disk_errors(str(path)):
+        # "a" makes the file when missing and leaves the holder's pid in it otherwise.
+        file = path.open("a+")
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            pid = file.read().strip() or "unknown"
+            raise BmrlError(
+                f"another process (pid {pid}) uses {folder}; wait for it or stop it"
+            ) from error
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+def load_resolved(folder: Path) -> dict[str, Any]:
+    """The resolved recipe of a run.
+
+    Raises:
+        UsageError: ``folder`` is no run folder.
+        BmrlError: its files are damaged, or another version of bmrl wrote them.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not a run folder; name one, usually in runs/")
+    system, resolved = _read_object(folder / SYSTEM), _read_object(folder / RESOLVED)
+    if system.get("run_format") != FORMAT:
+        raise BmrlError(
+            f"{folder}: run format {system.get('run_format')} of bmrl {system.get('bmrl')}, this "
+            f"bmrl reads {FORMAT}; use that version or start a new run"
+        )
+    return resolved
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path}: missing, so {path.parent} is not a run folder; name one, usually in runs/"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise BmrlError(
+            f"{path}: damaged ({_reason(error)}); restore it or start a new run"
+        ) from error
+    if not isinstance(value, dict):
+        raise BmrlError(f"{path}: damaged (not a JSON object); restore it or start a new run")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or "unreadable"
+    return f"not JSON: {error}"
+
+
+def episode_line(episode: Episode) -> dict[str, Any]:
+    """An episode as it stands in a file: token fields are counts."""
+    return {
+        "step": episode.step,
+        "group": episode.group,
+        "episode": episode.episode,
+        "task_id": episode.task_id,
+        "split": episode.split,
+        "seed": episode.seed,
+        "budget": episode.budget,
+        "end_reason": str(episode.end_reason),
+        "success": episode.success,
+        "turns": [
+            {
+                "observation": turn.observation,
+                "action": turn.action,
+                "valid": turn.valid,
+                "reward": turn.reward,
+                "observation_tokens": len(turn.observation_ids),
+                "action_tokens": len(turn.action_ids),
+            }
+            for turn in episode.turns
+        ],
+        "final_observation": episode.final_observation,
+        "error": episode.error,
+    }
+
+
+def write_lines(path: Path, episodes: Iterable[Episode]) -> Path:
+    """Write episodes as JSONL, atomically."""
+    lines = (json.dumps(episode_line(episode), allow_nan=False) for episode in episodes)
+    write_bytes(path, "".join(line + "\n" for line in lines).encode())
+    return path
+
+
+def write_episodes(folder: Path, step: int, episodes: Iterable[Episode]) -> Path:
+    """Write a training step's episodes to ``episodes/step-000100.jsonl`` of the run folder."""
+    return write_lines(folder / "episodes" / f"step-{step:06d}.jsonl", episodes)
+
+
+def read_episodes(path: Path) -> list[dict[str, Any]]:
+    """The episodes of a file, as ``episode_line`` made them.
+
+    Raises:
+        BmrlError: a line is damaged; the message names file and line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise BmrlError(f"{path}: cannot be read ({error}); evaluate or train again") from error
+    episodes = []
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
+        try:
+            episode = json.loads(line)
+            sound = isinstance(episode["task_id"], str) and isinstance(episode["turns"], list)
+        except (ValueError, KeyError, TypeError):
+            sound = False
+        if not sound:
+            raise BmrlError(f"{path}:{number}: damaged, not an episode; evaluate or train again")
+        episodes.append(episode)
+    return episodes
