@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class EndReason(StrEnum):
@@ -100,6 +101,24 @@ class Episode:
             for ids, sampled in ((turn.observation_ids, False), (turn.action_ids, True))
             for _ in ids
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """An episode to be played. Its fields become those of the ``Episode`` of the same name.
+
+    Attributes:
+        task: what to play, an environment's task; it has a ``task_id``.
+        budget: the most turns allowed; the same for all plays of a group.
+    """
+
+    step: int
+    group: int
+    episode: int
+    task: Any
+    split: str
+    seed: int
+    budget: int
 
 
 @dataclass(frozen=True, slots=True)
