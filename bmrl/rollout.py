@@ -73,6 +73,7 @@ def rollout(
     purpose: str = "rollout",
     waited: Waited | None = None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
+    poll: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
     """Plays all episodes; each ends with exactly one end reason.
 
@@ -89,6 +90,7 @@ def rollout(
         purpose: keeps the streams of training and evaluation apart.
         waited: collects the time spent waiting for environments.
         on_episode: told each episode as it ends (progress).
+        poll: called once a round; may raise to stop the rollout.
 
     Returns:
         Episodes in the order of ``plays``.
@@ -133,6 +135,7 @@ def rollout(
         return answers
 
     while queue or live:
+        poll()
         new = [free.popleft() for _ in range(min(len(free), len(queue)))]
         for row in new:
             index = queue.popleft()
