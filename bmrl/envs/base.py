@@ -18,12 +18,15 @@ class Task:
         kind: family of the task, for breakdowns (for ALFWorld one of six).
         plan: a shortest list of commands that wins, found with full knowledge; empty if unknown.
         data: what the environment needs to start the game; opaque to everyone else.
+        search_turns: turns the exploring expert, who must find things like the agent, needed in each of
+            its seeded plays; None for a play that did not solve the task; empty if unknown.
     """
 
     task_id: str
     kind: str
     plan: tuple[str, ...] = ()
     data: Any = field(default=None, repr=False, compare=False)
+    search_turns: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

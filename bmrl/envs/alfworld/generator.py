@@ -1,0 +1,219 @@
+"""Makes games in ALFWorld's format from its tables and the layouts of iTHOR's rooms.
+
+Receptacles and poses are the room's own; what lies where is drawn. Rooms 10, 219, 308 and 424, which ALFRED
+keeps for its unseen split, are used for nothing else here either.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from random import Random
+
+from bmrl.envs.alfworld.game import game_from_record
+from bmrl.envs.alfworld.plan import shortest_plan
+from bmrl.envs.alfworld.record import Record
+from bmrl.envs.alfworld.tables import KINDS, TOOLS, Pose, class_of, tables
+from bmrl.envs.alfworld.twin import Twin
+from bmrl.errors import UsageError
+
+VERSION = 1  # part of every seed: raise it when the same seed would give another game
+
+UNSEEN_ROOMS = (10, 219, 308, 424)
+ROOMS = tuple(base + i for base in (0, 200, 300, 400) for i in range(1, 31))
+TRAIN_ROOMS = tuple(room for room in ROOMS if room not in UNSEEN_ROOMS)
+
+# How many there are of a receptacle that the layouts leave out (it is no target for driving there).
+_EXTRA = {
+    "StoveBurner": (4, 4),
+    "TowelHolder": (1, 2),
+    "HandTowelHolder": (1, 2),
+    "SideTable": (1, 2),
+    "Shelf": (1, 3),
+    "ArmChair": (1, 2),
+    "CounterTop": (1, 2),
+}
+# Common things, so that a room with a short list of classes is not bare. The names are THOR's.
+_COMMON = {
+    "Kitchen": "Apple Bowl Bread ButterKnife Cup DishSponge Egg Fork Knife Ladle Lettuce Mug Pan"
+    " PepperShaker Plate Pot Potato SaltShaker SoapBottle Spatula Spoon Tomato",
+    "LivingRoom": "Book Box CreditCard KeyChain Laptop Newspaper Pillow RemoteControl Statue Watch"
+    " Vase",
+    "Bedroom": "AlarmClock Book CD CellPhone CreditCard KeyChain Laptop Mug Pen Pencil Pillow",
+    "Bathroom": "Candle Cloth HandTowel SoapBar SoapBottle SprayBottle TissueBox ToiletPaper Towel",
+}
+_LAMP_SPOTS = ("CoffeeTable", "Desk", "DiningTable", "Dresser", "Shelf", "SideTable")
+_NEEDED = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
+
+
+class _Scene:
+    """A room being filled: receptacles with poses, objects with the receptacle each lies in."""
+
+    def __init__(self, room: int, rng: Random) -> None:
+        layout, table = tables().rooms[room], tables()
+        self.poses: dict[str, Pose] = dict(layout.receptacles)
+        self.objects: dict[str, str] = {}
+        self._rng = rng
+        kinds = set(layout.classes)
+        have = {class_of(thing) for thing in self.poses}
+        missing = (kinds & table.receptacles) - have
+        if layout.type == "Kitchen":
+            missing |= {"SinkBasin"} - have
+        for kind in sorted(missing):
+            for _ in range(rng.randint(*_EXTRA.get(kind, (1, 1)))):
+                self._add_receptacle(kind)
+        self.by_class: dict[str, list[str]] = {}
+        for thing in sorted(self.poses):
+            self.by_class.setdefault(class_of(thing), []).append(thing)
+        common = _COMMON[layout.type].split()
+        self.kinds = sorted((kinds | set(common)) & table.portable)
+        self.start = self._free_pose((0, 0, rng.randrange(4), 30))
+
+    def _free_pose(self, near: Pose) -> Pose:
+        x, z, turn, horizon = near
+        taken, reach = set(self.poses.values()), 2
+        while True:
+            dx, dz = self._rng.randint(-reach, reach), self._rng.randint(-reach, reach)
+            pose = (x + dx, z + dz, turn, horizon)
+            if pose not in taken:
+                return pose
+            reach += 1
+
+    def _add_receptacle(self, kind: str) -> None:
+        near = self._rng.choice(sorted(self.poses.values()))
+        pose = self._free_pose(near)
+        # THOR calls a basin by the fixture that it belongs to: Sink|...|SinkBasin.
+        stem, tail = (kind[:-5], "|" + kind) if kind.endswith("Basin") else (kind, "")
+        self.poses[_thing_id(stem, pose, self._rng) + tail] = pose
+
+    def put(self, kind: str, receptacle: str) -> None:
+        while True:
+            thing = _thing_id(kind, self.poses[receptacle], self._rng)
+            if thing not in self.objects:
+                self.objects[thing] = receptacle
+                return
+
+    def scatter(self, kind: str, classes: list[str]) -> None:
+        """Lay one object down: a class of place first, so that thirty cabinets do not hold it all."""
+        self.put(kind, self._rng.choice(self.by_class[self._rng.choice(classes)]))
+
+    def holders(self, kind: str) -> list[str]:
+        """Classes of receptacles present that may hold the class of object."""
+        holds = tables().holds
+        return [name for name in sorted(self.by_class) if kind in holds[name]]
+
+
+def _thing_id(stem: str, pose: Pose, rng: Random) -> str:
+    x = pose[0] / 4 + rng.uniform(-0.8, 0.8)
+    y = rng.uniform(0.2, 1.8)
+    z = pose[1] / 4 + rng.uniform(-0.8, 0.8)
+    return f"{stem}|{x:+06.2f}|{y:+06.2f}|{z:+06.2f}"
+
+
+def make_game(kind: str, seed: str, rooms: Collection[int] = TRAIN_ROOMS) -> Record:
+    """Make one game: equal arguments give the equal game, on every machine.
+
+    Args:
+        kind: one of `KINDS`.
+        seed: any text.
+        rooms: rooms to choose from; those that the kind of task cannot use are left out.
+
+    Raises:
+        UsageError: unknown kind, or none of the rooms can have such a task.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"unknown kind of task {kind!r}; known: {', '.join(KINDS)}")
+    table = tables()
+    fitting = [r for r in sorted(rooms) if table.rooms[r].type in table.room_types[kind]]
+    if not fitting:
+        raise UsageError(f"none of the rooms {sorted(rooms)} can have a task {kind}")
+    rng = Random(f"bmrl-alfworld-{VERSION}/{kind}/{seed}/{fitting}")
+    for _ in range(10_000):
+        record = _attempt(kind, seed, rng.choice(fitting), rng)
+        if record is not None:
+            plan = shortest_plan(Twin(game_from_record(record)))
+            if plan:
+                return replace(record, plan=plan)
+    raise UsageError(f"rooms {fitting} cannot have a task {kind}: they lack what it needs")
+
+
+def _attempt(kind: str, seed: str, room: int, rng: Random) -> Record | None:
+    """One random setting; None where the draw cannot be made a task."""
+    scene, table = _Scene(room, rng), tables()
+    tool, verb = TOOLS.get(kind, ("", ""))
+    if tool and tool not in {name.lower() for name in scene.by_class}:
+        return None
+    able = table.actions[_NEEDED[verb]] if verb else table.portable
+    choices = [k for k in scene.kinds if k in able and k != "DeskLamp" and scene.holders(k)]
+    if not choices:
+        return None
+    wanted = rng.choice(choices)
+    receptacle = lamp = ""
+    if kind == "look_at_obj_in_light":
+        lamp = "DeskLamp"
+        spots = [name for name in _LAMP_SPOTS if name in scene.by_class]
+        if not spots:
+            return None
+        scene.scatter(lamp, spots)
+    else:
+        targets = scene.holders(wanted)
+        if len(targets) < 2:
+            return None
+        receptacle = rng.choice(targets)
+    for name in scene.kinds:
+        spots = [s for s in scene.holders(name) if name != wanted or s != receptacle]
+        number = rng.choice((1, 1, 2, 2, 3))
+        if name == wanted and kind == "pick_two_obj_and_place":
+            number = max(number, 2)
+        for _ in range(number if spots else 0):
+            scene.scatter(name, spots)
+    words = {"obj": wanted.lower(), "recep": receptacle.lower(), "toggle": lamp.lower()}
+    ids = sorted(scene.poses)
+    index = {thing: i for i, thing in enumerate(ids)}
+    date, time, micro = (
+        rng.randrange(20190906, 20190920),
+        rng.randrange(10**6),
+        rng.randrange(10**6),
+    )
+    folder = f"{kind}-{wanted}-None-{receptacle or lamp}-{room}"
+    return Record(
+        task_id=f"{folder}/trial_T{date:08d}_{time:06d}_{micro:06d}",
+        kind=kind,
+        room=room,
+        seed=seed,
+        object=wanted,
+        receptacle=receptacle,
+        lamp=lamp,
+        sentence=rng.choice(table.templates[kind]).format(**words),
+        start=scene.start,
+        receptacles=tuple((thing, scene.poses[thing]) for thing in ids),
+        objects=tuple((thing, index[r]) for thing, r in sorted(scene.objects.items())),
+    )
+
+
+def games(
+    seed: int | str,
+    count: int,
+    rooms: Collection[int] = TRAIN_ROOMS,
+    *,
+    namespace: str = "sft",
+    avoid: Collection[tuple[object, ...]] = (),
+) -> Iterator[Record]:
+    """Games in turn of all six kinds, for demonstrations or for training beyond the embedded splits.
+
+    Args:
+        seed: with `namespace` the key of every draw. The embedded splits use a namespace of their own.
+        count: how many.
+        rooms: rooms to choose from.
+        avoid: `Record.content` of games that must not be made again, such as `splits.embedded_contents()`.
+    """
+    seen = set(avoid)
+    ids: set[str] = set()
+    made = index = 0
+    while made < count:
+        kind = KINDS[made % len(KINDS)]
+        record = make_game(kind, f"{namespace}/{seed}/{index}", rooms)
+        index += 1
+        if record.content not in seen and record.task_id not in ids:
+            seen.add(record.content)
+            ids.add(record.task_id)
+            made += 1
+            yield record
