@@ -88,7 +88,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_json(path: Path, record: dict[str, Any]) -> None:
-    """Append one line of JSON. A kill can leave half of the last line, see ``cut_partial_line``.
+    """Append one line of JSON. Half a line at the end, left by a kill, is cut away first.
 
     Raises:
         BmrlError: the disk is full or forbidden; the file is as before.
@@ -96,6 +96,7 @@ def append_json(path: Path, record: dict[str, Any]) -> None:
     line = (json.dumps(record, allow_nan=False) + "\n").encode()
     with disk_errors(path.name):
         path.parent.mkdir(parents=True, exist_ok=True)
+        _cut_partial_line(path)
         with path.open("ab", buffering=0) as file:
             size = file.tell()
             try:
@@ -107,18 +108,14 @@ def append_json(path: Path, record: dict[str, Any]) -> None:
                 raise
 
 
-def cut_partial_line(path: Path) -> bool:
-    """Cut away what follows the last newline: the line that was being written at a kill.
-
-    Returns:
-        Whether anything was cut.
-    """
+def _cut_partial_line(path: Path) -> None:
     if not path.exists():
-        return False
-    data = path.read_bytes()
-    end = data.rfind(b"\n") + 1
-    if end == len(data):
-        return False
+        return
     with path.open("r+b") as file:
-        file.truncate(end)
-    return True
+        size = file.seek(0, os.SEEK_END)
+        if size == 0:
+            return
+        file.seek(size - 1)
+        if file.read(1) != b"\n":
+            file.seek(0)
+            file.truncate(file.read().rfind(b"\n") + 1)
