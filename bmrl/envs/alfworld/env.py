@@ -51,6 +51,11 @@ class AlfworldEnv:
         UsageError: unknown engine, or a source that is neither a known word nor a folder.
     """
 
+    instructions = (
+        "The commands are: go to X, open X, close X, take X from Y, move X to Y, use X, clean X with Y, "
+        "heat X with Y, cool X with Y, slice X with Y, examine X, inventory, look."
+    )
+
     def __init__(
         self, source: str = "auto", engine: str = "fast", admissible: bool = False
     ) -> None:
