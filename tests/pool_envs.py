@@ -1,0 +1,94 @@
+"""Environments that misbehave on request; importable by workers, so nothing heavy here."""
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from bmrl.envs.base import Step, Task
+
+# What an environment may get wrong in a Step, by field.
+GARBAGE: dict[str, Any] = {
+    "not a step": None,
+    "observation": 7,
+    "surrogate": "half a pair \ud83d",
+    "reward": "1.0",
+    "nan": float("nan"),
+    "infinite": float("inf"),
+    "terminated": 1,
+    "won": None,
+    "won early": True,
+    "admissible": ["look"],
+    "command": ("look", 7),
+}
+FIELD = {
+    "surrogate": "observation",
+    "nan": "reward",
+    "infinite": "reward",
+    "won early": "won",
+    "command": "admissible",
+}
+
+
+class Echo:
+    """Answers with everything it was told since the reset; some words make it misbehave."""
+
+    def __init__(self, label: str) -> None:
+        self.admissible: tuple[str, ...] | None = None
+        self._label = label
+        self._said: list[str] = []
+        self._deeds: dict[str, Callable[[], object]] = {
+            "hang": lambda: time.sleep(3600),
+            # Backtracks for ages without ever letting another thread run.
+            "spin": lambda: re.match("(a+)+$", "a" * 64 + "b"),
+            "exit": lambda: os._exit(3),
+            "leave": lambda: sys.exit("the game is over"),
+            "chatter": lambda: (os.write(1, b"out\n"), os.write(2, b"err\n"), sys.stdin.read()),
+            "raise": Path("/no such folder/of mine/game.json").read_text,
+        }
+
+    def tasks(self, split: str) -> list[Task]:
+        return [Task(f"{split}-{number}", "echo") for number in range(3)]
+
+    def reset(self, task: Task) -> str:
+        self._said = [self._label, task.task_id]
+        self.admissible = ("look",)
+        return self._hear(task.data or "").observation
+
+    def step(self, action: str) -> Step:
+        if action.startswith("garbage "):
+            return self._garbage(action.removeprefix("garbage "))
+        return self._hear(action)
+
+    def distance(self) -> int | None:
+        return None
+
+    def close(self) -> None:
+        if self._label.startswith("close "):
+            with Path(self._label.removeprefix("close ")).open("a") as file:
+                file.write(f"{self._said[1]}\n")
+
+    def _hear(self, word: str) -> Step:
+        self._said += [word] if word else []
+        self._deeds.get(word, lambda: None)()
+        heavy = {"torch", "transformers", "numpy", "pydantic", "yaml"} & set(sys.modules)
+        said = {"pid": str(os.getpid()), "heavy": " ".join(sorted(heavy))}.get(word)
+        self.admissible = ("look", word)
+        won = word == "win"
+        return Step(said or " ".join(self._said), len(word), won, won, self.admissible)
+
+    def _garbage(self, kind: str) -> Any:
+        step, value = Step("fine", 0.0, False, False, None), GARBAGE[kind]
+        if kind == "not a step":
+            return value
+        return replace(step, **{FIELD.get(kind, kind): value})
+
+
+def make(name: str, *, label: str = "echo") -> Echo:
+    if name != "echo":
+        raise ValueError(f"no environment {name}")
+    return Echo(label)
