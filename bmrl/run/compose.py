@@ -1,0 +1,106 @@
+"""Objects from a recipe's sections."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from bmrl.chat import Chat, make_chat
+from bmrl.envs.pool import Pool
+from bmrl.errors import BmrlError, UsageError
+from bmrl.policy import Policy, add_reference, load, with_adapter, with_new_adapter
+from bmrl.recipe import Recipe
+from bmrl.seeds import stream
+from bmrl.trainer import Player
+
+
+def say(line: str) -> None:
+    """One line for the person at the terminal; results go to stdout, this does not."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def adapter_folder(name: str) -> Path:
+    """The adapter behind ``model.adapter``: a folder in peft's format, or a run folder that holds one."""
+    folder = Path(name)
+    inside = folder / "adapter"
+    if (inside / "adapter_config.json").is_file():
+        return inside
+    if not folder.exists():
+        raise BmrlError(f"model.adapter: {name} does not exist; run the warm start first, or set model.adapter=null")
+    return folder
+
+
+def starting_policy(recipe: Recipe) -> Policy:
+    """Model and adapter that training starts from; the reference of the KL is loaded if one is used."""
+    model = recipe.model
+    policy = load(
+        model.name,
+        dtype=model.dtype,
+        quantization=model.quantization,
+        gradient_checkpointing=model.gradient_checkpointing,
+    )
+    if model.adapter is not None:
+        folder = adapter_folder(model.adapter)
+        policy = with_adapter(policy, folder, rank=recipe.lora.rank if recipe.lora else None)
+        if recipe.train is not None and recipe.algorithm.kl_coef:
+            add_reference(policy, folder)
+    elif recipe.lora is not None:
+        policy = fresh_adapter(policy, recipe)
+    if not policy.trainable:
+        raise UsageError("lora.targets: no weight would be trained; name modules of the model, or all-linear")
+    return policy
+
+
+def fresh_adapter(policy: Policy, recipe: Recipe) -> Policy:
+    assert recipe.lora is not None
+    lora = recipe.lora
+    seed = int(stream(recipe.seed, "adapter").integers(2**31))
+    return with_new_adapter(
+        policy, rank=lora.rank, alpha=lora.alpha, dropout=lora.dropout, targets=lora.targets, seed=seed
+    )
+
+
+def make_pool(recipe: Recipe, slots: int) -> Pool:
+    env = recipe.env
+    return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
+
+
+def chat_for(recipe: Recipe, policy: Policy) -> Chat:
+    from bmrl.envs import instructions
+
+    return make_chat(
+        policy.tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
+    )
+
+
+def cache_rows(policy: Policy, *, kv_cache_gb: float, context_tokens: int) -> int:
+    """How many episodes of full length the KV cache may hold at once.
+
+    Raises:
+        UsageError: not even one.
+    """
+    config: Any = policy.causal.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    token = 2 * config.num_hidden_layers * kv_heads * width * policy.causal.dtype.itemsize  # bytes; keys and values
+    rows = int(kv_cache_gb * 2**30 / (token * context_tokens))
+    if rows < 1:
+        need = token * context_tokens / 2**30
+        raise UsageError(
+            f"rollout.kv_cache_gb: one episode of model.context_tokens {context_tokens} needs {need:.2g} GiB; "
+            f"raise it to {need:.2g} or lower model.context_tokens"
+        )
+    return rows
+
+
+def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announce: str | None = None) -> Player:
+    return Player(
+        policy=policy,
+        chat=chat_for(recipe, policy),
+        pool=pool,
+        rows=rows,
+        turn_tokens=recipe.rollout.turn_tokens,
+        context_tokens=recipe.model.context_tokens,
+        announce=announce or recipe.budget.announce,
+    )

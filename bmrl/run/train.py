@@ -1,0 +1,277 @@
+"""The training loop of a run: resume, step, evaluate, save, stop."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bmrl import checkpoint, run_folder
+from bmrl.atomic import write_bytes
+from bmrl.budgets import largest
+from bmrl.check import refuse_missing
+from bmrl.envs.base import Task
+from bmrl.envs.pool import Pool
+from bmrl.errors import BmrlError, Interrupted, UsageError
+from bmrl.metrics import MetricsFile
+from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
+from bmrl.policy import Policy
+from bmrl.recipe import Recipe, TrainSection, resolved
+from bmrl.run.compose import cache_rows, make_player, make_pool, say, starting_policy
+from bmrl.run.evaluate import evaluate_policy, evaluated, write_evaluation
+from bmrl.run.interrupt import interruptible
+from bmrl.run.progress import Progress
+from bmrl.trainer import Player, Update, plan_step, train_step
+from bmrl.types import EndReason
+
+# What may differ between a run and the recipe it is resumed with: none of it changes an episode.
+FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
+
+
+@dataclass(slots=True)
+class Loop:
+    """State of the loop that a checkpoint carries."""
+
+    step: int = 0
+    env_turns: int = 0
+    elapsed_s: float = 0.0
+
+
+def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
+    """Trains by reinforcement learning; returns the run folder.
+
+    Args:
+        source: the recipe file, copied into the run.
+        run_dir: folder of the run; ``runs/<name>`` when None, numbered when taken.
+        resume: go on with an interrupted run.
+
+    Raises:
+        UsageError: the recipe has no ``train`` section, or is not that of the run.
+        BmrlError: the run cannot go on; what has been saved stays.
+        Interrupted: Ctrl-C or SIGTERM, after saving.
+    """
+    if recipe.train is None:
+        raise UsageError("the recipe has no `train` section; a supervised one runs with: bmrl sft RECIPE")
+    refuse_missing(recipe)
+    with interruptible() as poll, make_pool(recipe, slots=_episodes(recipe)) as pool:
+        tasks = pool.tasks(recipe.env.train_split)
+        policy = starting_policy(recipe)
+        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume)
+        with run_folder.lock(folder):
+            _loop(recipe, folder, policy, pool, tasks, poll)
+    return folder
+
+
+def open_run(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
+    """The folder to work in: a new one, or the interrupted one that the recipe belongs to."""
+    if not resume:
+        text = source.read_text(encoding="utf-8")
+        return run_folder.create(Path("runs"), text, resolved(recipe), run_folder.system_info(), run_dir)
+    folder = run_dir or _newest_of(recipe.name)
+    for key in sorted(_differences(run_folder.load_resolved(folder), resolved(recipe))):
+        if key not in FREE:
+            raise UsageError(f"{folder}: {key} differs between this recipe and the run; resume with {folder}/recipe.yaml, or start anew without --resume")
+    return folder
+
+
+def _newest_of(name: str) -> Path:
+    runs = [p for p in Path("runs").glob(f"{name}*") if run_folder.is_run(p) and run_folder.load_resolved(p)["name"] == name]
+    if not runs:
+        raise UsageError(f"no run of {name!r} in runs/ to resume; start it without --resume, or name it with --run")
+    return max(runs, key=lambda p: (p / run_folder.RESOLVED).stat().st_mtime_ns)
+
+
+def _differences(a: Any, b: Any, path: str = "") -> set[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {key for k in a.keys() | b.keys() for key in _differences(a.get(k), b.get(k), f"{path}.{k}".lstrip("."))}
+    return set() if a == b else {path}
+
+
+def _episodes(recipe: Recipe) -> int:
+    """Most episodes that are in flight at once, whatever the memory."""
+    return max(recipe.rollout.tasks_per_step * recipe.rollout.group_size, 64)
+
+
+def _loop(recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Sequence[Task], poll: Callable[[], None]) -> None:
+    assert recipe.train is not None
+    settings = recipe.train
+    names = list(policy.trainable)
+    optimizer = make_optimizer(
+        recipe.optimizer.name,
+        policy.trainable.values(),
+        learning_rate=recipe.optimizer.learning_rate,
+        weight_decay=recipe.optimizer.weight_decay,
+        beta2=recipe.optimizer.beta2,
+    )
+    rows = min(_episodes(recipe), cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens))
+    player = make_player(recipe, policy, pool, rows=rows)
+    loop = restore(folder, policy, optimizer, names)
+    metrics = MetricsFile(folder / "metrics.jsonl")
+    metrics.truncate_after(loop.step)
+    update = _update(recipe)
+    began = time.monotonic() - loop.elapsed_s
+    say(f"{folder}: {settings.steps} steps, {recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}, budgets up to {largest(recipe.budget.train)}, on {policy.device}")
+    saved = loop.step
+    with Progress(settings.steps, loop.step).shown() as progress:
+        try:
+            while True:
+                if _evaluation_due(settings, loop.step) and not evaluated(folder, loop.step):
+                    _evaluate(recipe, folder, player, loop.step, progress, poll)
+                if loop.step == settings.steps:
+                    break
+                if settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600:
+                    progress.say(
+                        f"train.max_hours {settings.max_hours:g} is over at step {loop.step}; saved. "
+                        "Go on with a larger --set train.max_hours=H and --resume"
+                    )
+                    break
+                step = loop.step + 1
+                rate = _rate(recipe, step)
+                set_learning_rate(optimizer, rate)
+                plan = plan_step(
+                    step,
+                    tasks=tasks,
+                    split=recipe.env.train_split,
+                    seed=recipe.seed,
+                    groups=recipe.rollout.tasks_per_step,
+                    group_size=recipe.rollout.group_size,
+                    budget=recipe.budget.train,
+                )
+                progress.inner("episodes", sum(map(len, plan)))
+                episodes, values = train_step(
+                    plan,
+                    player,
+                    optimizer,
+                    update,
+                    reward_success=recipe.reward.success,
+                    reward_invalid_action=recipe.reward.invalid_action,
+                    reward_turn=recipe.reward.turn,
+                    max_error_share=recipe.env.max_error_share,
+                    on_episode=lambda _: progress.advance(),
+                    poll=poll,
+                )
+                run_folder.write_episodes(folder, step, episodes)
+                loop.step = step
+                loop.env_turns += int(values["step_turns"])
+                loop.elapsed_s = time.monotonic() - began
+                metrics.append(
+                    {
+                        "step": step,
+                        **values,
+                        "learning_rate": rate,
+                        "env_turns": loop.env_turns,
+                        "elapsed_s": loop.elapsed_s,
+                        "peak_memory_gb": peak_memory_gb(),
+                    }
+                )
+                progress.step(_line(values))
+                hours_over = settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600
+                if step % settings.checkpoint_every == 0 or step == settings.steps or hours_over:
+                    save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
+                    saved = step
+        except Interrupted as stop:
+            if loop.step > saved:
+                save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
+            raise Interrupted(f"{stop}; saved after step {loop.step}. Go on with --resume --run {folder}") from None
+    save_adapter(folder)
+
+
+def _update(recipe: Recipe) -> Update:
+    assert recipe.train is not None
+    algorithm = recipe.algorithm
+    return Update(
+        temperature=recipe.rollout.temperature,
+        aggregation=algorithm.aggregation,
+        clip_low=algorithm.clip_low,
+        clip_high=algorithm.clip_high,
+        kl_coef=algorithm.kl_coef,
+        truncation={EndReason(k): v for k, v in algorithm.truncation.model_dump().items()},
+        epochs=recipe.train.epochs_per_step,
+        micro_batch_tokens=recipe.train.micro_batch_tokens,
+        max_grad_norm=recipe.optimizer.max_grad_norm,
+        max_logprob_gap=recipe.rollout.max_logprob_gap,
+    )
+
+
+def _rate(recipe: Recipe, step: int) -> float:
+    assert recipe.train is not None
+    o = recipe.optimizer
+    return learning_rate(step, peak=o.learning_rate, warmup_steps=o.warmup_steps, schedule=o.schedule, steps=recipe.train.steps)
+
+
+def _evaluation_due(settings: TrainSection, step: int) -> bool:
+    return settings.eval_every > 0 and (step % settings.eval_every == 0 or step == settings.steps)
+
+
+def _evaluate(
+    recipe: Recipe, folder: Path, player: Player, step: int, progress: Progress, poll: Callable[[], None]
+) -> None:
+    """Success over budgets at this step, written to ``eval/step-000100``."""
+    assert recipe.train is not None
+    episodes, result = evaluate_policy(
+        player,
+        target=recipe.name,
+        checkpoint=f"step-{step:06d}",
+        split=recipe.env.eval_split,
+        budgets=recipe.budget.eval,
+        seeds=[recipe.seed],
+        temperature=recipe.rollout.temperature,
+        limit=recipe.train.eval_tasks,
+        on_start=lambda total: progress.inner("evaluation", total),
+        on_episode=lambda _: progress.advance(),
+        poll=poll,
+    )
+    write_evaluation(folder / "eval", f"step-{step:06d}", episodes, result)
+    curve = ", ".join(f"{point['success']:.0%} at {point['budget']}" for point in result["budgets"])
+    progress.say(f"evaluation of step {step}: {curve}")
+
+
+def _line(values: dict[str, float]) -> str:
+    return (
+        f"success {values['success']:.0%}  turns {values['turns_mean']:.1f}  "
+        f"invalid {values['invalid_share']:.0%}  {values['rollout_s'] + values['update_s']:.1f} s"
+    )
+
+
+def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str]) -> Loop:
+    """Puts the newest checkpoint of the run back; a fresh loop if there is none."""
+    checkpoint.clean(folder / "checkpoints")
+    latest = checkpoint.latest(folder / "checkpoints")
+    if latest is None:
+        return Loop()
+    found = checkpoint.load(latest)
+    policy.load_adapter_tensors(found.adapter)
+    checkpoint.restore_optimizer(optimizer, names, found.optimizer)
+    return Loop(**found.state)
+
+
+def save(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str], loop: Loop, *, keep: int) -> None:
+    checkpoint.save(
+        folder / "checkpoints",
+        loop.step,
+        adapter=policy.adapter_tensors(),
+        adapter_config=policy.adapter_config(),
+        optimizer=checkpoint.optimizer_tensors(optimizer, names),
+        state={"step": loop.step, "env_turns": loop.env_turns, "elapsed_s": loop.elapsed_s},
+    )
+    checkpoint.prune(folder / "checkpoints", keep)
+
+
+def save_adapter(folder: Path) -> None:
+    """``adapter/`` of the run: that of the newest checkpoint, in plain peft format."""
+    newest = checkpoint.latest(folder / "checkpoints")
+    if newest is None:
+        raise BmrlError(f"{folder}: no undamaged checkpoint to take the adapter from; resume the run")
+    for name in (checkpoint.ADAPTER, checkpoint.CONFIG):
+        write_bytes(folder / name, (newest / name).read_bytes())
+
+
+def peak_memory_gb() -> float:
+    """Highest memory use of this process so far, GiB: of the card if there is one, else resident."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**30
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
