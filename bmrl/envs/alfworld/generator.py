@@ -92,8 +92,14 @@ class _Scene:
                 return
 
     def scatter(self, kind: str, classes: list[str]) -> None:
-        """Lay one object down: a class of place first, so that thirty cabinets do not hold it all."""
-        self.put(kind, self._rng.choice(self.by_class[self._rng.choice(classes)]))
+        """Lay one object down: mostly anywhere, at times in any *class* of receptacle.
+
+        Anywhere alone would put nearly all things into a kitchen's thirty cabinets; classes alone would
+        leave the cabinets bare and make every search short.
+        """
+        if self._rng.random() < 0.25:
+            classes = [self._rng.choice(classes)]
+        self.put(kind, self._rng.choice([r for name in classes for r in self.by_class[name]]))
 
     def holders(self, kind: str) -> list[str]:
         """Classes of receptacles present that may hold the class of object."""
@@ -161,8 +167,9 @@ def _attempt(kind: str, seed: str, room: int, rng: Random) -> Record | None:
     for name in scene.kinds:
         spots = [s for s in scene.holders(name) if name != wanted or s != receptacle]
         number = rng.choice((1, 1, 2, 2, 3))
-        if name == wanted and kind == "pick_two_obj_and_place":
-            number = max(number, 2)
+        if name == wanted:
+            # No spare copies, so that it has to be searched for.
+            number = 2 if kind == "pick_two_obj_and_place" else 1
         for _ in range(number if spots else 0):
             scene.scatter(name, spots)
     words = {"obj": wanted.lower(), "recep": receptacle.lower(), "toggle": lamp.lower()}

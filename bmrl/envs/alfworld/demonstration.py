@@ -1,0 +1,67 @@
+"""Demonstrations: the exploring expert plays, now and then disturbed."""
+
+from random import Random
+from typing import NamedTuple
+
+from bmrl.envs.alfworld.env import AlfworldEnv, task_of
+from bmrl.envs.alfworld.expert import Expert
+from bmrl.envs.alfworld.record import Record
+from bmrl.envs.alfworld.twin import REFUSED
+from bmrl.envs.base import Task
+
+
+class Shown(NamedTuple):
+    """One turn of a demonstration.
+
+    Attributes:
+        observation: what the agent is shown before the action.
+        action: the command sent.
+        imitate: whether a learner should copy it; not so if it was forced, or did nothing.
+    """
+
+    observation: str
+    action: str
+    imitate: bool
+
+
+def demonstration(
+    game: Record | Task,
+    rng: Random,
+    noise: float = 0.0,
+    max_turns: int = 50,
+    *,
+    admissible: bool = False,
+) -> tuple[list[Shown], bool]:
+    """Let the expert play a game.
+
+    Args:
+        game: what to play.
+        rng: stream of the expert's search order and of the noise.
+        noise: probability, before each of the expert's own actions, that a random admissible action (never
+            "help") is forced first. Forced actions cost turns like any other.
+        max_turns: most turns.
+        admissible: whether the observations list the admissible commands.
+
+    Returns:
+        The turns in order, and whether the game was won.
+    """
+    env = AlfworldEnv(source="embedded", admissible=admissible)
+    observation = env.reset(task_of(game) if isinstance(game, Record) else game)
+    # Two streams: a disturbance must not change the order in which the expert searches.
+    expert, disturb = Expert(observation, Random(rng.getrandbits(64))), Random(rng.getrandbits(64))
+    turns: list[Shown] = []
+    forced = False
+    while len(turns) < max_turns:
+        forced = not forced and disturb.random() < noise
+        if forced:
+            action = disturb.choice([c for c in env.admissible or () if c != "help"])
+        else:
+            action = expert.act()
+        step = env.step(action)
+        refused = step.observation.partition("\n")[0] == REFUSED
+        turns.append(Shown(observation, action, imitate=not forced and not refused))
+        if step.terminated:
+            return turns, step.won
+        expert.observe(action, step.observation)
+        observation = step.observation
+    return turns, False
