@@ -43,9 +43,9 @@ class Progress:
         """One of the part is done."""
         self._bars.advance(self._inner)
 
-    def step(self, line: str) -> None:
-        """A step is done; ``line`` says what came of it."""
-        self._done += 1
+    def step(self, line: str, done: int | None = None) -> None:
+        """A step is done, ``done`` of them in all; ``line`` says what came of it."""
+        self._done = self._done + 1 if done is None else done
         left = self.left()
         self._bars.update(self._steps, completed=self._done, left=left)
         self.say(f"step {self._done}/{self._total}  {line}  {left}")

@@ -1,0 +1,181 @@
+"""Supervised learning as a run: demonstrations, steps, checkpoints, the finished adapter or model."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import torch
+
+from bmrl import checkpoint, run_folder
+from bmrl.budgets import draw
+from bmrl.chat import Chat, make_chat
+from bmrl.check import refuse_missing
+from bmrl.envs import demonstrations, instructions
+from bmrl.errors import Interrupted, UsageError
+from bmrl.metrics import MetricsFile
+from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
+from bmrl.pocket import build_tokenizer
+from bmrl.policy import Policy, new_model, save_model
+from bmrl.recipe import Recipe
+from bmrl.run.compose import say, starting_policy
+from bmrl.run.interrupt import interruptible
+from bmrl.run.progress import Progress
+from bmrl.run.train import Loop, open_run, peak_memory_gb, restore, save, save_adapter
+from bmrl.seeds import python_stream, stream
+from bmrl.sft import Example, Shown, batches, example, sft_step
+
+# Checkpoints of a supervised run: every so many steps, and how many stay.
+CHECKPOINT_EVERY, KEEP = 50, 2
+WORDS = 600  # most words in the vocabulary of a new model
+
+
+def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
+    """Trains on demonstrations; returns the run folder. Arguments and errors as in ``train``."""
+    if recipe.sft is None:
+        raise UsageError("the recipe has no `sft` section; a reinforcement learning one runs with: bmrl train RECIPE")
+    refuse_missing(recipe)
+    with interruptible() as poll:
+        say(f"{recipe.sft.episodes} demonstrations by the expert")
+        shown = [
+            [Shown(*turn) for turn in turns]
+            for turns in demonstrations(
+                recipe.env.name,
+                count=recipe.sft.episodes,
+                seed=recipe.seed,
+                noise=recipe.sft.noise,
+                max_turns=recipe.sft.max_turns,
+                poll=poll,
+            )
+        ]
+        policy = _policy(recipe, shown)
+        chat = make_chat(
+            policy.tokenizer,
+            think=recipe.chat.think,
+            system=recipe.chat.system,
+            instructions=instructions(recipe.env.name),
+        )
+        rows = _examples(recipe, shown, chat)
+        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume)
+        with run_folder.lock(folder):
+            _loop(recipe, folder, policy, rows, poll)
+            if recipe.lora is None:
+                save_model(policy, folder / "model")
+            else:
+                save_adapter(folder)
+    return folder
+
+
+def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]]) -> Policy:
+    new = recipe.model.new
+    if new is None:
+        return starting_policy(recipe)
+    texts = (text for turns in shown for turn in turns for text in (turn.observation, f" {turn.action}", turn.action))
+    announced = ("\nTurns left: 1.\nTurn left: 1.\nYou have 1 turns.\nYou have 1 turn.",) * 1000
+    tokenizer = build_tokenizer((*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens)
+    return new_model(
+        tokenizer,
+        layers=new.layers,
+        hidden=new.hidden,
+        heads=new.heads,
+        kv_heads=new.kv_heads,
+        intermediate=new.intermediate,
+        context_tokens=recipe.model.context_tokens,
+        seed=int(stream(recipe.seed, "weights").integers(2**31)),
+        name=recipe.model.name,
+    )
+
+
+def _examples(recipe: Recipe, shown: Sequence[Sequence[Shown]], chat: Chat) -> list[Example]:
+    """Demonstrations as rows; each is told a budget of the training distribution in one of the recipe's forms."""
+    assert recipe.sft is not None
+    rows = []
+    for index, turns in enumerate(shown):
+        rng = python_stream(recipe.seed, "announce", index)
+        announce = rng.choice(recipe.sft.announce)
+        # One that is told its budget ends there; one that is told nothing is shown whole.
+        budget = draw(recipe.budget.train, rng) if announce != "none" else len(turns)
+        rows.append(
+            example(
+                turns,
+                chat,
+                announce=announce,
+                budget=budget,
+                observation_weight=recipe.sft.observation_weight,
+                context_tokens=recipe.model.context_tokens,
+            )
+        )
+    return [row for row in rows if any(row.weights)]
+
+
+def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example], poll: Callable[[], None]) -> None:
+    assert recipe.sft is not None
+    settings, o = recipe.sft, recipe.optimizer
+    plan: list[list[int]] = []
+    lengths = [len(row.token_ids) for row in rows]
+    epoch = 0
+    while epoch < settings.epochs:
+        order = batches(lengths, batch_tokens=settings.batch_tokens, rng=stream(recipe.seed, "sft", epoch))
+        plan += order[: round(len(order) * min(1.0, settings.epochs - epoch))]
+        epoch += 1
+    names = list(policy.trainable)
+    optimizer = make_optimizer(
+        o.name,
+        policy.trainable.values(),
+        learning_rate=o.learning_rate,
+        weight_decay=o.weight_decay,
+        beta2=o.beta2,
+    )
+    loop = restore(folder, policy, optimizer, names)
+    metrics = MetricsFile(folder / "metrics.jsonl")
+    metrics.truncate_after(loop.step)
+    began, saved = time.monotonic() - loop.elapsed_s, loop.step
+    say(f"{folder}: {len(rows)} demonstrations, {sum(lengths)} tokens, {len(plan)} steps, on {policy.device}")
+    policy.model.train()
+    with Progress(len(plan), loop.step).shown() as progress:
+        try:
+            while loop.step < len(plan):
+                poll()
+                step = loop.step + 1
+                rate = learning_rate(
+                    step,
+                    peak=o.learning_rate,
+                    warmup_steps=o.warmup_steps,
+                    schedule=o.schedule,
+                    steps=len(plan),
+                )
+                set_learning_rate(optimizer, rate)
+                with _precision(recipe, policy):
+                    values = sft_step(
+                        policy,
+                        optimizer,
+                        [rows[i] for i in plan[loop.step]],
+                        micro_batch_tokens=settings.batch_tokens,
+                        max_grad_norm=o.max_grad_norm,
+                    )
+                loop.step, loop.elapsed_s = step, time.monotonic() - began
+                metrics.append(
+                    {
+                        "step": step,
+                        **values,
+                        "learning_rate": rate,
+                        "elapsed_s": loop.elapsed_s,
+                        "peak_memory_gb": peak_memory_gb(),
+                    }
+                )
+                if step % 10 == 0 or step == len(plan):
+                    progress.step(f"action loss {values['action_loss']:.3f}", step)
+                if step % CHECKPOINT_EVERY == 0 or step == len(plan):
+                    save(folder, policy, optimizer, names, loop, keep=KEEP)
+                    saved = step
+        except Interrupted as stop:
+            if loop.step > saved:
+                save(folder, policy, optimizer, names, loop, keep=KEEP)
+            raise Interrupted(f"{stop}; saved after step {loop.step}. Go on with --resume --run {folder}") from None
+
+
+def _precision(recipe: Recipe, policy: Policy) -> AbstractContextManager[object]:
+    """A new model keeps fp32 weights; its dtype is that of the matrix products."""
+    if recipe.model.new is None or recipe.model.dtype == "float32":
+        return nullcontext()
+    return torch.autocast(policy.device.type, dtype=torch.bfloat16)
