@@ -193,7 +193,11 @@ def test_an_environment_that_writes_and_reads_disturbs_nothing(
 def test_environments_are_closed(count: int, tmp_path: Path) -> None:
     with pool(workers=count, label=f"close {tmp_path}/closed") as p:
         ask(p, {slot: Task(f"{slot}", "echo") for slot in range(3)})
-    assert sorted((tmp_path / "closed").read_text().split()) == ["0", "1", "2"]
+        # Nothing is known of the state of one that raised: it is closed at once, not used again.
+        ask(p, {1: "raise"})
+        assert (tmp_path / "closed").read_text() == "1\n"
+        assert observations(ask(p, {1: Task("1", "echo")})) == [f"close {tmp_path}/closed 1"]
+    assert sorted((tmp_path / "closed").read_text().split()) == ["0", "1", "1", "2"]
 
 
 @pytest.mark.parametrize("deed", ["hang", "spin"])
