@@ -2,9 +2,9 @@
 
     pip install alfworld==0.4.2 && python data/alfworld/extract_tables.py data/alfworld/tables.json
 
-bmrl itself never imports alfworld. The tables are ALFWorld's (MIT licence): which object class may lie
-where, what can be heated, the goal sentences and goal PDDL, and the receptacles of the 120 rooms with the
-pose an agent takes in front of each.
+bmrl itself never imports alfworld. The tables are ALFWorld's (MIT licence): which object class may
+lie where, what can be heated, the goal sentences and goal PDDL, and the receptacles of the 120
+rooms with the pose an agent takes in front of each.
 """
 
 import json

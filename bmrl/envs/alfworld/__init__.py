@@ -1,7 +1,8 @@
-"""ALFWorld's household text games in plain Python: generated games, engine, plans, exploring expert.
+"""ALFWorld's household text games in plain Python: games, engine, plans, exploring expert.
 
-The games that ship with bmrl are *generated ALFWorld-format games*: made by `generator` from ALFWorld's own
-tables and room layouts. They are not ALFWorld's own set of games, which `AlfworldEnv` reads as well.
+The games that ship with bmrl are *generated ALFWorld-format games*: made by `generator` from
+ALFWorld's own tables and room layouts. They are not ALFWorld's own set of games, which
+`AlfworldEnv` reads as well.
 """
 
 from bmrl.envs.alfworld.env import AlfworldEnv

@@ -1,10 +1,12 @@
 """Demonstrations: the exploring expert plays, now and then disturbed."""
 
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from bmrl.envs.alfworld.env import AlfworldEnv, task_of
 from bmrl.envs.alfworld.expert import Expert
+from bmrl.envs.alfworld.generator import games
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.twin import REFUSED
 from bmrl.envs.base import Task
@@ -37,8 +39,8 @@ def demonstration(
     Args:
         game: what to play.
         rng: stream of the expert's search order and of the noise.
-        noise: probability, before each of the expert's own actions, that a random admissible action (never
-            "help") is forced first. Forced actions cost turns like any other.
+        noise: probability, before each of the expert's own actions, that a random admissible action
+            (never "help") is forced first. Forced actions cost turns like any other.
         max_turns: most turns.
         admissible: whether the observations list the admissible commands.
 
@@ -65,3 +67,31 @@ def demonstration(
         expert.observe(action, step.observation)
         observation = step.observation
     return turns, False
+
+
+def demonstrations(
+    *,
+    count: int,
+    seed: int,
+    noise: float,
+    max_turns: int,
+    args: Mapping[str, Any],
+    poll: Callable[[], None] = lambda: None,
+) -> Iterator[list[Shown]]:
+    """Won demonstrations on games made for them, in none of the embedded splits and rooms of theirs.
+
+    Args:
+        count: how many; games that the expert does not win are passed over.
+        args: the environment's arguments; ``admissible`` counts here.
+        poll: called before each game; may raise to stop.
+    """
+    admissible = bool(args.get("admissible", False))
+    for index, game in enumerate(games(seed, 2 * count)):
+        poll()
+        rng = Random(f"demonstration/{seed}/{index}")
+        turns, won = demonstration(game, rng, noise, max_turns, admissible=admissible)
+        if won:
+            yield turns
+            count -= 1
+        if not count:
+            return

@@ -42,8 +42,9 @@ class AlfworldEnv:
     """Household tasks in text: find things, clean, heat, cool and place them.
 
     Args:
-        source: "embedded" (the generated games that ship with bmrl), a folder with ``<split>/**/game.tw-pddl``
-            in ALFWorld's own format, or "auto": the folder ``$ALFWORLD_DATA`` names, if set, else embedded.
+        source: "embedded" (the generated games that ship with bmrl), a folder with
+            ``<split>/**/game.tw-pddl`` in ALFWorld's own format, or "auto": the folder
+            ``$ALFWORLD_DATA`` names, if set, else embedded.
         engine: "fast", the plain-Python engine.
         admissible: whether the agent is shown the admissible commands after each observation.
 
@@ -52,8 +53,8 @@ class AlfworldEnv:
     """
 
     instructions = (
-        "The commands are: go to X, open X, close X, take X from Y, move X to Y, use X, clean X with Y, "
-        "heat X with Y, cool X with Y, slice X with Y, examine X, inventory, look."
+        "The commands are: go to X, open X, close X, take X from Y, move X to Y, use X, "
+        "clean X with Y, heat X with Y, cool X with Y, slice X with Y, examine X, inventory, look."
     )
 
     def __init__(
@@ -88,14 +89,14 @@ class AlfworldEnv:
         return Step(
             observation=text,
             reward=1.0 if won else 0.0,
-            # A lost game is over, too: some things cannot be undone (nothing takes the held object).
+            # A lost game is over, too: nothing may be left to put the held object into.
             terminated=won or plan.distance(twin) is None,
             won=won,
             admissible=self.admissible,
         )
 
     def distance(self) -> int | None:
-        """Fewest turns to the goal from here with full knowledge; None where it cannot be reached."""
+        """Fewest turns to the goal with full knowledge; None where it cannot be reached."""
         return plan.distance(self._playing())
 
     def close(self) -> None:

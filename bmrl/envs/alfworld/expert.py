@@ -1,7 +1,7 @@
 """An expert that explores: it knows the world in general and of this game only what it has read.
 
-It is the teacher of demonstrations and, played with seeds, the `search_reference`: what an agent can be expected
-to solve that must find things first.
+It is the teacher of demonstrations and, played with seeds, the `search_reference`: what an agent
+can be expected to solve that must find things first.
 """
 
 import re
@@ -16,8 +16,8 @@ from bmrl.errors import BmrlError
 
 # Lamps stand on furniture; ALFWorld's tables do not list them.
 _LAMP_SPOTS = frozenset({"coffeetable", "desk", "diningtable", "dresser", "shelf", "sidetable"})
-# How much likelier an object is in a class of receptacle that may hold it than in any other, and how much
-# less likely where it is to be brought to.
+# How much likelier an object is in a class of receptacle that may hold it than in any other, and
+# how much less likely where it is to be brought to.
 _UNLIKELY = 0.02
 _JITTER = 0.25  # spread of the search order from play to play, as a share of the score
 
@@ -31,8 +31,8 @@ class _Goal(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _sentences() -> list[tuple[str, re.Pattern[str]]]:
-    fields = {"obj": r"(?P<object>\w+)", "recep": r"(?P<receptacle>\w+)", "toggle": r"(?P<lamp>\w+)"}
-    # "find two X and put them in Y" must not be read as another kind: try them all, whole sentences only.
+    words = {"obj": "object", "recep": "receptacle", "toggle": "lamp"}
+    fields = {word: rf"(?P<{name}>\w+)" for word, name in words.items()}
     return [
         (kind, re.compile(template.format(**fields)))
         for kind in KINDS
@@ -57,8 +57,8 @@ def read_goal(opening: str) -> _Goal:
 class Expert:
     """A player: alternate `act` and `observe`.
 
-    Actions that someone else chose may come in between, as long as `observe` is told of them: the next `act`
-    goes on from wherever they led.
+    Actions that someone else chose may come in between, as long as `observe` is told of them: the
+    next `act` goes on from wherever they led.
 
     Args:
         opening: the text that starts the game; a list of commands at its end is not looked at.

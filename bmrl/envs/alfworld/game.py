@@ -21,8 +21,8 @@ def pddl_name(thing: str) -> str:
 def player_names(ids: Iterable[str]) -> dict[str, str]:
     """Names the player reads, by lower-case PDDL id.
 
-    ALFWorld sorts the ids and counts *down*: of three cabinets the first id is "cabinet 3". The order of
-    the ids is also the order of every list the engine writes, so the result keeps it.
+    ALFWorld sorts the ids and counts *down*: of three cabinets the first id is "cabinet 3". The
+    order of the ids is also the order of every list the engine writes, so the result keeps it.
     """
     ordered = sorted(ids)
     left = Counter(_stem(thing) for thing in ordered if "_bar_" in thing)
@@ -43,7 +43,7 @@ def _stem(thing: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins; classes in lower case. `receptacle` is "" for the lamp task, `lamp` for the others."""
+    """What wins; classes in lower case, "" for the one a kind of task does not have."""
 
     kind: str
     object: str

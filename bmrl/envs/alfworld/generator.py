@@ -1,7 +1,7 @@
 """Makes games in ALFWorld's format from its tables and the layouts of iTHOR's rooms.
 
-Receptacles and poses are the room's own; what lies where is drawn. Rooms 10, 219, 308 and 424, which ALFRED
-keeps for its unseen split, are used for nothing else here either.
+Receptacles and poses are the room's own; what lies where is drawn. Rooms 10, 219, 308 and 424,
+which ALFRED keeps for its unseen split, are used for nothing else here either.
 """
 
 from collections.abc import Collection, Iterator
@@ -94,8 +94,8 @@ class _Scene:
     def scatter(self, kind: str, classes: list[str]) -> None:
         """Lay one object down: mostly anywhere, at times in any *class* of receptacle.
 
-        Anywhere alone would put nearly all things into a kitchen's thirty cabinets; classes alone would
-        leave the cabinets bare and make every search short.
+        Anywhere alone would put nearly all things into a kitchen's thirty cabinets; classes alone
+        would leave the cabinets bare and make every search short.
         """
         if self._rng.random() < 0.25:
             classes = [self._rng.choice(classes)]
@@ -204,13 +204,15 @@ def games(
     namespace: str = "sft",
     avoid: Collection[tuple[object, ...]] = (),
 ) -> Iterator[Record]:
-    """Games in turn of all six kinds, for demonstrations or for training beyond the embedded splits.
+    """Games of all six kinds in turn, for demonstrations or for more training games.
 
     Args:
-        seed: with `namespace` the key of every draw. The embedded splits use a namespace of their own.
+        seed: with `namespace` the key of every draw. The embedded splits use a namespace of their
+            own.
         count: how many.
         rooms: rooms to choose from.
-        avoid: `Record.content` of games that must not be made again, such as `splits.embedded_contents()`.
+        avoid: `Record.content` of games that must not be made again, such as
+            `splits.embedded_contents()`.
     """
     seen = set(avoid)
     ids: set[str] = set()

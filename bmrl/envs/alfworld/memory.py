@@ -56,7 +56,8 @@ class Memory:
         self.done: set[tuple[str, str]] = set()
         self.lit: set[str] = set()
         self.refused: set[str] = set()
-        # Receptacles that share a place answer "Nothing happens." to a "go to" from one to the other.
+        # Receptacles that share a place answer "Nothing happens." to a "go to" from one to the
+        # other.
         self._together: dict[str, set[str]] = {}
         self._openable = {name.lower() for name in tables().openable}
 

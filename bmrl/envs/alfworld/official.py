@@ -24,8 +24,8 @@ _ALSO = {"sliced": "issliced", "toggled": "istoggled", "opened": "opened"}
 def tasks(folder: Path, split: str) -> Sequence[Task]:
     """Every playable game of a split, sorted by its path.
 
-    Games with movable receptacles or sliced objects, and those without a known solution, are left out, as
-    ALFWorld itself leaves them out. Plans are computed here: some milliseconds a game.
+    Games with movable receptacles or sliced objects, and those without a known solution, are left
+    out, as ALFWorld itself leaves them out. Plans are computed here: some milliseconds a game.
 
     Raises:
         UsageError: no such split in the folder.

@@ -1,14 +1,16 @@
 """Shortest plans with full knowledge, in closed form, from any state of a game.
 
-A plan is an order of *stops*: at a receptacle do one thing. Every place can be reached from every other in one
-turn and nothing ever needs closing, so the turns of an order are: its stops, plus the changes of place, plus
-the closed receptacles it must open. What is left is to try every order that can be best:
+A plan is an order of *stops*: at a receptacle do one thing. Every place can be reached from every
+other in one turn and nothing ever needs closing, so the turns of an order are: its stops, plus the
+changes of place, plus the closed receptacles it must open. What is left is to try every order that
+can be best:
 
 * the hand holds the wrong thing: put it down first, here, at the next stop, or anywhere;
-* then take, change (clean, heat, cool), place; or take and switch on; for two objects, one after the other.
+* then take, change (clean, heat, cool), place; or take and switch on; for two objects, one after
+  the other.
 
-Receptacles that cannot make a difference (same class of place, both open or both closed) are tried once, which
-keeps a state at some tens of orders.
+Receptacles that cannot make a difference (same class of place, both open or both closed) are tried
+once, which keeps a state at some tens of orders.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -20,7 +22,7 @@ Stop = tuple[str, str, str]  # verb, object, receptacle
 
 
 def distance(twin: Twin) -> int | None:
-    """Fewest turns to the goal from this state; 0 where it is won, None where it cannot be reached."""
+    """Fewest turns from this state to the goal; 0 if it is won, None if it is out of reach."""
     if twin.won:
         return 0
     return min((_turns(twin, order) for order in _orders(twin)), default=None)
@@ -30,7 +32,7 @@ def shortest_plan(twin: Twin) -> tuple[str, ...] | None:
     """A shortest list of commands to the goal from this state; None where it cannot be reached."""
     if twin.won:
         return ()
-    # min() keeps the first of equals, and orders come in the engine's order: the same plan every time.
+    # min() keeps the first of equals, and orders come in the engine's order: always the same.
     best = min(_orders(twin), key=lambda order: _turns(twin, order), default=None)
     return None if best is None else tuple(_commands(twin, best))
 
@@ -104,7 +106,7 @@ def _targets(twin: Twin) -> list[str]:
 
 
 def _distinct(twin: Twin, receptacles: Iterable[str], near: set[Hashable]) -> list[str]:
-    """One of each sort of receptacle: by place if that place is in `near`, and by whether it is open."""
+    """One of each sort of receptacle: by its place, if that is in `near`, and by being open."""
     chosen: dict[tuple[Hashable, bool], str] = {}
     for receptacle in receptacles:
         at = twin.game.place[receptacle]
@@ -145,7 +147,8 @@ def _single_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
             changes = [()]
         near = {twin.location, *(game.place[tool] for tool in tools)}
         near |= {game.place[source]} if source else set()
-        # The source itself may be a target (place it back): it is open by then, so it is its own sort.
+        # The source itself may be a target (place it back): it is open by then, so it is its own
+        # sort.
         ends = dict.fromkeys(_distinct(twin, targets, near))
         ends.update(dict.fromkeys([source] if source in targets and source else []))
         for end in ends:
@@ -196,8 +199,9 @@ def _light_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
                 last = ("visit" if lamp in twin.toggled else "use", lamp, home)
                 yield from ((*drop, *ready, last) for drop in _drops(twin, source, ()))
         # The lamp itself is in hand: where it is put down is where it is switched on.
-        if held is not None and source is not None and game.classes[held] == game.goal.lamp:
-            if held in game.toggleable and held != thing:
-                verb = "visit" if held in twin.toggled else "use"
-                for drop in _drops(twin, source, ()):
-                    yield (*drop, *ready, (verb, held, drop[0][2]))
+        if held is None or source is None or held not in game.toggleable:
+            continue
+        if game.classes[held] == game.goal.lamp:
+            verb = "visit" if held in twin.toggled else "use"
+            for drop in _drops(twin, source, ()):
+                yield (*drop, *ready, (verb, held, drop[0][2]))

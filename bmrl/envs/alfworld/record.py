@@ -1,4 +1,4 @@
-"""The compact record of a game: all that is needed to play it, or to write it in ALFWorld's own format."""
+"""The compact record of a game: enough to play it or to write it in ALFWorld's own format."""
 
 import json
 from dataclasses import dataclass

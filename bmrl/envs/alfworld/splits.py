@@ -1,7 +1,174 @@
-"""placeholder"""
+"""The embedded splits: generated ALFWorld-format games that ship with bmrl, checked when read."""
 
-from bmrl.envs.alfworld.record import Record
+import difflib
+import gzip
+import hashlib
+import io
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from bmrl.envs.alfworld import generator, reference
+from bmrl.envs.alfworld.game import game_from_record
+from bmrl.envs.alfworld.record import Record, record_from_json
+from bmrl.errors import BmrlError, UsageError
+from bmrl.files import data_path
+
+MANIFEST = "manifest.json"
+SEED = 0
 
 
-def read_split(split: str) -> list[Record]:
-    return []
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How a split is made."""
+
+    games: int
+    rooms: tuple[int, ...] | None  # None: the rooms that the training split uses
+
+
+_PLANS = {
+    "train": _Plan(600, generator.TRAIN_ROOMS),
+    "valid_seen": _Plan(120, None),
+    "valid_unseen": _Plan(120, generator.UNSEEN_ROOMS),
+}
+SPLITS = tuple(_PLANS)
+
+
+def read_split(split: str, folder: Path | None = None) -> tuple[Record, ...]:
+    """The games of a split in their fixed order, verified against the manifest.
+
+    Args:
+        split: one of `SPLITS`.
+        folder: where the files are; None: the ones that ship with bmrl.
+
+    Raises:
+        UsageError: no such split.
+        BmrlError: a file is missing or damaged; the line says which, how, and what to do.
+    """
+    if split not in SPLITS:
+        near = difflib.get_close_matches(split, SPLITS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SPLITS)}"
+        raise UsageError(f"unknown split {split!r} of the embedded games; {hint}")
+    return _read_split(split, folder or data_path("alfworld"))
+
+
+@lru_cache(maxsize=8)
+def _read_split(split: str, folder: Path) -> tuple[Record, ...]:
+    entry = _manifest_entry(split, folder)
+    path = folder / entry["file"]
+    try:
+        content = gzip.decompress(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
+    except (OSError, EOFError, ValueError) as error:
+        raise BmrlError(f"{path}: cannot be unpacked ({error}); {_remedy(folder)}") from error
+    except Exception as error:  # zlib.error derives from Exception alone
+        raise BmrlError(f"{path}: damaged ({error}); {_remedy(folder)}") from error
+    found = hashlib.sha256(content).hexdigest()
+    if found != entry["sha256"]:
+        raise BmrlError(
+            f"{path}: content has sha256 {found[:12]}, {MANIFEST} says {entry['sha256'][:12]};"
+            f" {_remedy(folder)}"
+        )
+    try:
+        records = tuple(record_from_json(line) for line in content.decode("utf-8").splitlines())
+    except ValueError as error:
+        raise BmrlError(f"{path}: {error}; {_remedy(folder)}") from error
+    if len(records) != entry["games"]:
+        raise BmrlError(
+            f"{path}: {len(records)} games, {MANIFEST} says {entry['games']}; {_remedy(folder)}"
+        )
+    return records
+
+
+def split_hash(split: str, folder: Path | None = None) -> str:
+    """sha256 of a split's uncompressed content, as the manifest has it; for run records.
+
+    Raises:
+        BmrlError: the manifest is missing or damaged, or has no such split.
+    """
+    return str(_manifest_entry(split, folder or data_path("alfworld"))["sha256"])
+
+
+def _manifest_entry(split: str, folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        entry = json.loads(path.read_text(encoding="utf-8"))["splits"][split]
+        return {"file": str(entry["file"]), "sha256": entry["sha256"], "games": entry["games"]}
+    except FileNotFoundError as error:
+        raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BmrlError(f"{path}: damaged ({error!r}); {_remedy(folder)}") from error
+
+
+def _remedy(folder: Path) -> str:
+    return f"reinstall bmrl, or make it anew: bmrl games make --embedded {folder}"
+
+
+def embedded_contents() -> frozenset[tuple[object, ...]]:
+    """`Record.content` of every embedded game, for `generator.games(avoid=...)`."""
+    return frozenset(record.content for split in SPLITS for record in read_split(split))
+
+
+def make_split(
+    split: str, rooms: Collection[int], avoid: Collection[tuple[object, ...]] = ()
+) -> Iterator[Record]:
+    """Make the games of a split, with the turns that the exploring expert needs for each."""
+    namespace, count = f"embedded/{split}", _PLANS[split].games
+    for made in generator.games(SEED, count, rooms, namespace=namespace, avoid=avoid):
+        yield replace(
+            made, search_turns=reference.search_turns(game_from_record(made), made.task_id)
+        )
+
+
+def write_embedded(folder: Path) -> dict[str, Any]:
+    """Make all splits and their manifest anew, bit for bit; takes some seconds.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest: dict[str, Any] = {
+        "about": "Generated ALFWorld-format games; not ALFWorld's own set of games.",
+        "generator": generator.VERSION,
+        "splits": {},
+    }
+    known: set[tuple[object, ...]] = set()
+    seen_rooms: set[int] = set()
+    for split, plan in _PLANS.items():
+        records = list(make_split(split, plan.rooms or seen_rooms, known))
+        known |= {record.content for record in records}
+        if split == "train":
+            seen_rooms = {record.room for record in records}
+        content = "".join(record.to_json() + "\n" for record in records).encode()
+        name = f"{split}.jsonl.gz"
+        _write(folder / name, _compress(content))
+        manifest["splits"][split] = {
+            "file": name,
+            "games": len(records),
+            "seed": f"embedded/{split}/{SEED}",
+            "rooms": sorted({record.room for record in records}),
+            "sha256": hashlib.sha256(content).hexdigest(),
+        }
+    _write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
+    return manifest
+
+
+def _compress(content: bytes) -> bytes:
+    # No time and no file name in the header: equal content gives equal files.
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+        file.write(content)
+    return buffer.getvalue()
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)

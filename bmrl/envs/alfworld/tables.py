@@ -44,7 +44,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Contents of ``data/alfworld/tables.json``; classes are spelled as in THOR (``CounterTop``)."""
+    """Contents of ``data/alfworld/tables.json``; classes are spelled as in THOR (CounterTop)."""
 
     receptacles: frozenset[str]
     objects: tuple[str, ...]

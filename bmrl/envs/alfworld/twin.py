@@ -1,9 +1,10 @@
-"""The engine in plain Python: answers letter for letter what alfworld 0.4.2 on textworld 1.7.0 answers.
+"""The engine in plain Python: the answers of alfworld 0.4.2 on textworld 1.7.0, to the letter.
 
-Its rules are those of alfred.pddl, its sentences those of alfred.twl2, quirks included, since an agent trained
-here must meet the same world there:
+Its rules are those of alfred.pddl, its sentences those of alfred.twl2, quirks included, since an
+agent trained here must meet the same world there:
 
-* only a held object can be examined (a stray comma in alfred.pddl makes the other clause never true);
+* only a held object can be examined (a stray comma in alfred.pddl makes the other clause never
+  true);
 * "go to" is refused for a receptacle at the place where the agent already is;
 * clean, heat, cool and "use" work on closed receptacles;
 * "look" before the first move sees nothing;
@@ -64,8 +65,8 @@ class Twin:
         self._list_commands()
         seen = listing("a " + receptacle for receptacle in game.place)
         return (
-            "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. Looking quickly"
-            f" around you, you see {seen}.\n\nYour task is to: {game.sentence}."
+            "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. "
+            f"Looking quickly around you, you see {seen}.\n\nYour task is to: {game.sentence}."
         )
 
     def step(self, command: str) -> str:
@@ -97,9 +98,10 @@ class Twin:
             return any(kinds[o] == goal.lamp and o in lit for o in near)
         wanted = 2 if goal.kind == "pick_two_obj_and_place" else 1
         for receptacle, content in self.inside.items():
-            if kinds[receptacle] == goal.receptacle:
-                if sum(kinds[o] == goal.object and self.ready(o) for o in content) >= wanted:
-                    return True
+            if kinds[receptacle] != goal.receptacle:
+                continue
+            if sum(kinds[o] == goal.object and self.ready(o) for o in content) >= wanted:
+                return True
         return False
 
     def ready(self, thing: str) -> bool:
@@ -245,7 +247,7 @@ class Twin:
         return f"There's nothing special about {thing}."
 
     def _state(self, thing: str) -> str:
-        """What alfred.twl2 says of an object that was cleaned, heated or cooled; "" if it was not."""
+        """What alfred.twl2 says of an object cleaned, heated or cooled; "" if it is neither."""
         clean, hot, cool = thing in self.clean, thing in self.hot, thing in self.cool
         warmth = "hot" if hot else "cool" if cool else ""
         if thing in self.sliced:
