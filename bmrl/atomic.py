@@ -9,6 +9,7 @@ import errno
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,15 @@ def disk_errors(name: str) -> Iterator[None]:
 def temporary_suffix() -> str:
     """What to append to a name to make it temporary; never the same twice."""
     return TEMPORARY + secrets.token_hex(4)
+
+
+def remove_temporary(folder: Path) -> None:
+    """Remove temporary files and folders that killed programs left in ``folder`` and below."""
+    for path in sorted(folder.rglob(f"*{TEMPORARY}*")):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

@@ -27,7 +27,14 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import Tensor
 
-from bmrl.atomic import TEMPORARY, disk_errors, sync_folder, temporary_suffix, write_bytes
+from bmrl.atomic import (
+    TEMPORARY,
+    disk_errors,
+    remove_temporary,
+    sync_folder,
+    temporary_suffix,
+    write_bytes,
+)
 from bmrl.errors import BmrlError
 
 FORMAT = 1
@@ -166,8 +173,7 @@ def clean(folder: Path) -> None:
                 shutil.rmtree(path)
             else:
                 path.rename(target)
-        elif TEMPORARY in path.name:
-            shutil.rmtree(path, ignore_errors=True)
+    remove_temporary(folder)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Iterable[str]) -> dict[str, Tensor]:

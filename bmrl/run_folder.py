@@ -11,6 +11,7 @@ from typing import Any
 
 from bmrl.atomic import (
     disk_errors,
+    remove_temporary,
     sync_folder,
     temporary_suffix,
     write_bytes,
@@ -98,6 +99,8 @@ def newest(base: Path) -> Path | None:
 def lock(folder: Path) -> Iterator[None]:
     """Keep other processes out of a run folder; the lock ends with the process, however it ends.
 
+    What a killed process left half written in the folder is removed.
+
     Raises:
         BmrlError: another process holds it.
     """
@@ -117,6 +120,7 @@ def lock(folder: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
+        remove_temporary(folder)
         yield
 
 
