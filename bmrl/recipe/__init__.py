@@ -1,8 +1,8 @@
 """The recipe: one YAML file per experiment, complete in itself.
 
-`schema` says which keys there are, `rules` which of them contradict each other, `reader` turns YAML into data
-with places, `messages` words the mistakes. Only ``run`` and ``cli`` read a recipe; everything else takes plain
-arguments.
+`schema` says which keys there are, `rules` which of them contradict each other, `reader` turns YAML
+into data with places, `messages` words the mistakes. Only ``run`` and ``cli`` read a recipe;
+everything else takes plain arguments.
 """
 
 from bmrl.recipe.load import load

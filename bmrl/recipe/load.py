@@ -1,20 +1,23 @@
 """A recipe file and its overrides -> a valid recipe, or every mistake at once."""
 
+import inspect
 from collections.abc import Sequence
 from copy import deepcopy
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from bmrl.envs import ENVIRONMENTS
 from bmrl.errors import RecipeError
 from bmrl.recipe import messages
 from bmrl.recipe.reader import apply, read_file, shown
 from bmrl.recipe.rules import Key, Problem
 from bmrl.recipe.schema import Recipe
 
-# Contradictions are looked for even when some keys are wrong; these stand in for keys without a default that
-# are missing or wrong. A contradiction that touches a wrong key is not reported.
+# Contradictions are looked for even when some keys are wrong; these stand in for keys without a
+# default that are missing or wrong. A contradiction that touches a wrong key is not reported.
 _STAND_IN: dict[Key, Any] = {
     ("name",): "x",
     ("budget",): {"train": {"kind": "fixed", "turns": 1}},
@@ -32,7 +35,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         overrides: ``a.b=value`` texts, applied in order; a value is a YAML scalar, list or section.
 
     Raises:
-        RecipeError: with every mistake of the file and the overrides, each one line, in the order of the
+        RecipeError: with every mistake of the file and the overrides, each one line, in the order
+        of the
             lines and then of the overrides.
     """
     source = read_file(path)
@@ -41,7 +45,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         recipe, problems = _validated(source.data)
         if recipe is None:
             problems += _contradictions(source.data, [key for key, _ in problems])
-        problems += _environment(source.data)
+        wrong = {key for key, _ in problems}
+        problems += [problem for problem in _environment(source.data) if problem[0] not in wrong]
         for key, text in problems:
             source.add(source.place(key), key, text)
         if recipe is not None and not source.problems:
@@ -58,7 +63,8 @@ def _validated(data: Any) -> tuple[Recipe | None, list[Problem]]:
 
 
 def _contradictions(data: Any, wrong: Sequence[Key]) -> list[Problem]:
-    """Contradictions among the keys that are valid, found on a copy with the wrong ones replaced."""
+    """Contradictions among the keys that are valid, found on a copy with the wrong ones
+    replaced."""
     repaired = deepcopy(data)
     for key in wrong:
         _repair(repaired, key)
@@ -96,16 +102,29 @@ def _related(one: Key, other: Key) -> bool:
 
 
 def _environment(data: Any) -> list[Problem]:
-    """An environment that bmrl does not have."""
-    section = data.get("env")
-    name = section.get("name", "alfworld") if isinstance(section, dict) else None
-    names = _environments()
-    if not isinstance(name, str) or name in names:
+    """An environment that bmrl does not have, or arguments that it does not take."""
+    section = data.get("env", {})
+    if not isinstance(section, dict):
         return []
-    return [
-        (("env", "name"), f"unknown environment {shown(name, 40)}; {messages.choose(name, names)}")
-    ]
-
-
-def _environments() -> list[str]:
-    return ["alfworld"]
+    name, args = section.get("name", "alfworld"), section.get("args")
+    if not isinstance(name, str):
+        return []
+    if name not in ENVIRONMENTS:
+        known = sorted(ENVIRONMENTS)
+        problem = f"unknown environment {shown(name, 40)}; {messages.choose(name, known)}"
+        return [(("env", "name"), problem)]
+    module, _, attribute = ENVIRONMENTS[name].partition(":")
+    parameters = inspect.signature(getattr(import_module(module), attribute)).parameters
+    problems: list[Problem] = []
+    for arg, value in args.items() if isinstance(args, dict) else ():
+        key: Key = ("env", "args", arg)
+        if arg not in parameters:
+            hint = messages.choose(arg, list(parameters))
+            problems.append((key, f"{name} has no such argument; {hint}"))
+            continue
+        expected = messages.PLAIN_TYPES.get(parameters[arg].annotation)
+        if expected and type(value) is not parameters[arg].annotation:
+            default = messages.got(parameters[arg].default)
+            problem = f"expected {expected}, got {messages.got(value)}; the default is {default}"
+            problems.append((key, problem))
+    return problems

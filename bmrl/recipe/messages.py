@@ -22,6 +22,8 @@ _EXPECTED = {
     "model_attributes_type": "a section",
     "none_required": "null",
 }
+# Types that an environment's argument may have.
+PLAIN_TYPES = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _BOUNDS = {
     "greater_than_equal": ("ge", "at least"),
     "greater_than": ("gt", "above"),
@@ -48,7 +50,7 @@ def problems(errors: Sequence[ErrorDetails], data: Any) -> list[Problem]:
         if key not in outer or group[0]["type"] == "extra_forbidden"
     }
     meant = {
-        key[:-1] + (match,)
+        (*key[:-1], match)
         for key, group in grouped.items()
         if group[0]["type"] == "extra_forbidden" and (match := _close(key[-1], _names(key, data)))
     }
@@ -61,9 +63,8 @@ def _key(error: ErrorDetails, data: Any) -> Key:
     key: list[str | int] = []
     inside = data
     for part in error["loc"]:
-        if isinstance(inside, dict) and part in inside:
-            inside = inside[part]
-        elif isinstance(inside, list) and isinstance(part, int):
+        known = isinstance(inside, dict) and part in inside
+        if known or (isinstance(inside, list) and isinstance(part, int)):
             inside = inside[part]
         elif not (error["type"] == "missing" and part == error["loc"][-1]):
             continue
@@ -213,7 +214,8 @@ def choose(word: str, choices: Sequence[str]) -> str:
 
 
 def field_at(key: Key, data: Any) -> Any:
-    """The schema's field for a key, a list's own for its entries; None where there is no such key."""
+    """The schema's field for a key, a list's own for its entries; None where there is no such
+    key."""
     while key and isinstance(key[-1], int):
         key = key[:-1]
     if not key:

@@ -1,8 +1,8 @@
 """YAML text -> plain data that remembers where every key was written.
 
-A recipe is a small part of YAML, read by the rules of YAML 1.2: `1e-5` is a number, only `true` and `false`
-are booleans, and nothing refers to anything else (no anchors, aliases, merge keys or tags). PyYAML does the
-parsing; its own reading of scalars follows YAML 1.1 and is not used.
+A recipe is a small part of YAML, read by the rules of YAML 1.2: `1e-5` is a number, only `true` and
+`false` are booleans, and nothing refers to anything else (no anchors, aliases, merge keys or tags).
+PyYAML does the parsing; its own reading of scalars follows YAML 1.1 and is not used.
 """
 
 import re
@@ -53,6 +53,7 @@ class Source:
         return self.places.get(key, Place((0, 1), f"{self.file}:1"))
 
     def add(self, place: Place, key: Key, problem: str) -> None:
+        """Adds a finished line, `place: key.path: problem; hint`."""
         prefix = f"{place.text}: {dotted(key)}: " if key else f"{place.text}: "
         self.problems.append((place, prefix + problem))
 
@@ -65,6 +66,7 @@ class _Stop(Exception):
 
 
 def dotted(key: Key) -> str:
+    """A key's path as a recipe's reader writes it."""
     return ".".join(shown(str(part)) for part in key)
 
 
@@ -116,12 +118,13 @@ def _set(source: Source, key: Key, value: Source, place: Place) -> None:
         last = depth == len(key) - 1
         if isinstance(inside, list):
             if not str(part).isdecimal() or int(part) >= len(inside):
-                return source.add(
-                    place, key[: depth + 1], f"no such entry; the list has {len(inside)}, from 0"
-                )
+                problem = f"no such entry; the list has {len(inside)}, counted from 0"
+                source.add(place, key[: depth + 1], problem)
+                return
             part = int(part)
         elif not isinstance(inside, dict):
-            return source.add(place, key[:depth], "has no keys; set it as a whole")
+            source.add(place, key[:depth], "has no keys; set it as a whole")
+            return
         real.append(part)
         if not last:
             if isinstance(inside, dict) and inside.get(part) is None:
@@ -171,7 +174,8 @@ def _refuse(place: str, problem: str, hint: str) -> NoReturn:
 
 
 def _parse(text: str, source: Source, key: Key, place_of: PlaceOf) -> None:
-    """Parses one document into `source.data`, whose own key is `key`; stops where YAML itself ends."""
+    """Parses one document into `source.data`, whose own key is `key`; stops where YAML itself
+    ends."""
     try:
         events = yaml.parse(text, Loader=yaml.SafeLoader)
         next(events)  # stream start
@@ -179,12 +183,10 @@ def _parse(text: str, source: Source, key: Key, place_of: PlaceOf) -> None:
             return
         source.data = _value(next(events), events, source, key, place_of)
         next(events)  # document end
-        extra = next(events)
+        extra: Any = next(events)
         if not isinstance(extra, yaml.StreamEndEvent):
             place = place_of(extra.start_mark.line + 1)
-            source.add(
-                place, key, "a second document starts; a recipe is one, remove `---` and the rest"
-            )
+            source.add(place, key, "a second document starts; remove `---` and the rest")
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = place_of(mark.line + 1 if mark else 1)
@@ -213,15 +215,21 @@ def _value(event: Any, events: Iterator[Any], source: Source, key: Key, place_of
     source.places.setdefault(key, place)
     if isinstance(event, yaml.AliasEvent):
         source.add(
-            place, key, f"refers to another place (*{shown(event.anchor)}); write the value out"
+            place,
+            key,
+            f"refers to another place (*{shown(str(event.anchor))}); write the value out",
         )
         return None
     if event.anchor is not None:
         source.add(
-            place, key, f"has an anchor (&{shown(event.anchor)}); write values out and remove it"
+            place,
+            key,
+            f"has an anchor (&{shown(str(event.anchor))}); write values out and remove it",
         )
     if event.tag is not None:
-        source.add(place, key, f"has a tag ({shown(event.tag)}); a recipe is plain data, remove it")
+        source.add(
+            place, key, f"has a tag ({shown(str(event.tag))}); a recipe is plain data, remove it"
+        )
     if isinstance(event, yaml.ScalarEvent):
         plain = event.style is None and event.tag is None
         return scalar(event.value) if plain else event.value

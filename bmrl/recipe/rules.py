@@ -1,4 +1,4 @@
-"""What keys of a recipe must not say together: pure checks on a recipe whose keys are each valid."""
+"""What keys of a recipe must not say together; each key by itself is valid already."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -56,9 +56,7 @@ def _what_is_trained(recipe: "Recipe") -> Iterator[Problem]:
     if reinforcement and lora is not None and lora.dropout > 0:
         yield (
             ("lora", "dropout"),
-            (
-                f"{lora.dropout:g} with `train`; set 0, or the update is not of the policy that sampled"
-            ),
+            (f"{lora.dropout:g} with `train`; set 0, or the update is not on-policy"),
         )
     if lora is None and model.quantization != "none":
         yield (
@@ -134,9 +132,7 @@ def _tokens(recipe: "Recipe") -> Iterator[Problem]:
     if turn >= context:
         yield (
             ("rollout", "turn_tokens"),
-            (
-                f"{turn} leaves no room in model.context_tokens {context}; lower one or raise the other"
-            ),
+            (f"{turn} leaves no room in model.context_tokens {context}; raise the latter"),
         )
     if recipe.chat.think and turn < THINK_TOKENS:
         yield ("rollout", "turn_tokens"), f"{turn} is too few with `chat.think: true`; try 256"
@@ -155,8 +151,12 @@ def _splits(recipe: "Recipe") -> Iterator[Problem]:
 
 
 def _chat(recipe: "Recipe") -> Iterator[Problem]:
-    if recipe.chat.system is not None and recipe.model.name == "pocket":
-        yield ("chat", "system"), "with `model.name: pocket`, which is no chat model; remove it"
+    if recipe.model.name != "pocket":
+        return
+    if recipe.chat.think:
+        yield ("chat", "think"), "with `model.name: pocket`, which writes commands only; set false"
+    if recipe.chat.system is not None:
+        yield ("chat", "system"), "with `model.name: pocket`, which takes no instructions"
 
 
 def _repeated(values: Sequence[Any]) -> list[Any]:

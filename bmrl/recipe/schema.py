@@ -15,6 +15,7 @@ from bmrl.recipe.rules import Contradictions, contradictions
 
 Positive = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
+Announce = Literal["none", "total", "remaining"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -88,8 +89,8 @@ TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudg
 
 class BudgetSection(Section):
     train: TrainBudget = Field(description="distribution the budget of a training group is drawn from")
-    eval: list[Positive] = Field(default_factory=lambda: [4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
-    announce: Literal["none", "total", "remaining"] = Field("none", description="what the agent is told of its budget, each turn")
+    eval: list[Positive] = Field([4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
+    announce: Announce = Field("none", description="what the agent is told of its budget, each turn")
 
 
 class ChatSection(Section):
@@ -160,7 +161,7 @@ class SftSection(Section):
     max_turns: Positive = Field(50, description="longest demonstration, turns")
     batch_tokens: Positive = Field(8192, description="tokens per optimizer step")
     observation_weight: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the loss on observations, beside 1 for actions")
-    announce: list[Literal["none", "total", "remaining"]] = Field(default_factory=lambda: ["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
+    announce: list[Announce] = Field(["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
 
 
 class Recipe(Section):
@@ -177,7 +178,7 @@ class Recipe(Section):
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="the optimizer")
     train: TrainSection | None = Field(None, description="reinforcement learning; a recipe has either this or `sft`")
     sft: SftSection | None = Field(None, description="supervised learning from demonstrations")
-    tracking: list[Literal["jsonl"]] = Field(default_factory=lambda: ["jsonl"], description="where metrics go")
+    tracking: list[Literal["jsonl"]] = Field(["jsonl"], description="where metrics go")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -1,0 +1,88 @@
+"""Recipes and games that ship with bmrl: find, list, copy."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bmrl.errors import BmrlError, UsageError
+from bmrl.files import data_path, recipes_path
+from bmrl.recipe import load
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The comment at the top of a packaged recipe."""
+
+    name: str
+    about: str
+    hardware: str
+
+
+def find(name: str) -> Path:
+    """The recipe file that a command means: a path, or a packaged recipe's name or path."""
+    path = Path(name)
+    if path.exists():
+        return path
+    inside = recipes_path(f"{path.stem}.yaml")
+    # `quickstart`, `quickstart.yaml` and `recipes/quickstart.yaml`, but no other folder.
+    if (
+        path.parent in (Path(), Path("recipes"))
+        and path.suffix in ("", ".yaml")
+        and inside.is_file()
+    ):
+        return inside
+    return path
+
+
+def headers() -> list[Header]:
+    """The packaged recipes in the order of their names."""
+    return [_header(path) for path in sorted(recipes_path().glob("*.yaml"))]
+
+
+def _header(path: Path) -> Header:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comments = [line.removeprefix("#").strip() for line in lines if line.startswith("#")]
+    hardware = next((c for c in comments if c.startswith("Hardware:")), "Hardware: not stated")
+    return Header(path.stem, comments[0] if comments else "", hardware)
+
+
+def copy(name: str, original: Path, out: Path) -> Path:
+    """Writes a recipe's text under a new name; comments stay.
+
+    Raises:
+        UsageError: the name is no recipe name, the file exists, or the original is no valid recipe.
+    """
+    recipe = load(original)
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UsageError(f"{name} is no recipe name; use letters, digits, `.`, `_` and `-`")
+    text = original.read_text(encoding="utf-8-sig")
+    text, found = re.subn(r"(?m)^name:.*$", f"name: {name}", text, count=1)
+    if not found:
+        raise UsageError(f"{original} has no line that starts with `name:`; copy it by hand")
+    text = re.sub(rf"(?m)^(#.*?)recipes/{re.escape(recipe.name)}\.yaml", rf"\g<1>{out}", text)
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{out} exists; name another file with --out") from error
+    except OSError as error:
+        raise UsageError(f"{out} cannot be written ({(error.strerror or '').lower()})") from error
+    return out
+
+
+def games() -> dict[str, Any]:
+    """The manifest of the embedded games.
+
+    Raises:
+        BmrlError: it is missing or damaged.
+    """
+    path = data_path("alfworld", "manifest.json")
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise BmrlError("data/alfworld/manifest.json is missing; install bmrl again") from error
+    except ValueError as error:
+        raise BmrlError("data/alfworld/manifest.json is damaged; install bmrl again") from error
+    return manifest
