@@ -2,16 +2,19 @@
 
 import difflib
 import inspect
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, cast
 
 from bmrl.envs.base import Env, Step, Task
 from bmrl.errors import UsageError
 
-__all__ = ["ENVIRONMENTS", "Env", "Step", "Task", "instructions", "make"]
+__all__ = ["ENVIRONMENTS", "Env", "Step", "Task", "demonstrations", "instructions", "make"]
 
 # name -> module:class; imported when first made, so that an environment costs nothing unless used.
 ENVIRONMENTS = {"alfworld": "bmrl.envs.alfworld:AlfworldEnv"}
+# name -> module:function that lets an exploring expert play; see `demonstrations`.
+EXPERTS = {"alfworld": "bmrl.envs.alfworld.demonstration:demonstrations"}
 
 
 def make(name: str, **args: Any) -> Env:
@@ -32,6 +35,25 @@ def make(name: str, **args: Any) -> Env:
         if arg not in known:
             raise UsageError(f"env.args.{arg}: {name} has no such argument; {_hint(arg, known)}")
     return cast(Env, cls(**args))
+
+
+def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, str, bool]]]:
+    """Games that an exploring expert won, as (observation, action, imitate) per turn.
+
+    Args:
+        name: a key of `EXPERTS`.
+        settings: count, seed, noise, max_turns, poll and args (the environment's arguments).
+
+    Raises:
+        UsageError: the environment has no expert.
+    """
+    if name not in EXPERTS:
+        raise UsageError(f"sft.source: {name} has no expert; known: {', '.join(EXPERTS)}")
+    module, _, attribute = EXPERTS[name].partition(":")
+    return cast(
+        Iterator[Sequence[tuple[str, str, bool]]],
+        getattr(import_module(module), attribute)(**settings),
+    )
 
 
 def instructions(name: str) -> str:

@@ -45,6 +45,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
                 seed=recipe.seed,
                 noise=recipe.sft.noise,
                 max_turns=recipe.sft.max_turns,
+                args=recipe.env.args,
                 poll=poll,
             )
         ]
