@@ -1,0 +1,52 @@
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+# A thread that spins while it waits starves the other processes of a small machine.
+export OMP_WAIT_POLICY := PASSIVE
+
+.PHONY: setup quickstart test test-slow test-long check fix docs clean
+
+setup: $(STAMP)
+
+# torch first and by itself: a plain build of a tested version, before anything else can choose one.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+# Trains on the embedded policy and games, evaluates before and after, draws the first plots.
+quickstart: $(STAMP)
+	$(BIN)/bmrl train recipes/quickstart.yaml
+	$(BIN)/bmrl eval
+	$(BIN)/bmrl report "$$(ls -td runs/quickstart* | head -n 1)"
+
+# One thread per process: the tests are many small computations.
+test: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+
+# pytest exits with 5 when a selection is empty; that is no failure.
+test-slow: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not long" || test $$? -eq 5
+
+test-long: $(STAMP)
+	@$(BIN)/python -m pytest -q -m long || test $$? -eq 5
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	@find bmrl -name '*.py' -exec wc -l {} + | awk '$$1 > 300 && $$2 != "total" {print "long file:", $$2, $$1, "lines"}'
+
+fix: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The reference pages that are generated from the code.
+docs: $(STAMP)
+	$(BIN)/python docs/generate.py
+
+# Runs and the virtual environment stay.
+clean:
+	rm -rf dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find bmrl tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
