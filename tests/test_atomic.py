@@ -22,13 +22,17 @@ from bmrl.atomic import (
 from bmrl.errors import BmrlError
 
 
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def test_write_and_replace(tmp_path):
     path = tmp_path / "new" / "file.txt"
     write_text(path, "a\r\nä\n")
     assert path.read_bytes() == "a\r\nä\n".encode()
     write_bytes(path, b"other")
     assert path.read_bytes() == b"other"
-    assert os.listdir(path.parent) == ["file.txt"]
+    assert names(path.parent) == ["file.txt"]
 
 
 def test_files_get_the_usual_rights(tmp_path):
@@ -46,7 +50,7 @@ def test_json_is_readable_and_has_no_nan(tmp_path):
     with pytest.raises(ValueError):
         write_json(tmp_path / "a.json", {"b": float("nan")})
     assert json.loads((tmp_path / "a.json").read_text()) == {"b": [1, "ä"]}
-    assert os.listdir(tmp_path) == ["a.json"]
+    assert names(tmp_path) == ["a.json"]
 
 
 def run_limited(code, folder, limit):
@@ -83,7 +87,7 @@ def test_a_full_disk_is_one_line_and_keeps_the_old_file(tmp_path):
     message = run_limited(FULL.format(call=call), tmp_path, 4096)
     assert message == "disk full: could not write x.bin; free space and resume with --resume"
     assert (tmp_path / "x.bin").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["x.bin"]
+    assert names(tmp_path) == ["x.bin"]
 
 
 def test_a_full_disk_leaves_no_half_line(tmp_path):
@@ -137,9 +141,9 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     answer = subprocess.run([sys.executable, "-c", code, str(tmp_path)])
     assert answer.returncode == -9
     assert (tmp_path / "x").read_text() == "old"
-    assert len(os.listdir(tmp_path)) == 2
+    assert len(names(tmp_path)) == 2
     remove_temporary(tmp_path)
-    assert os.listdir(tmp_path) == ["x"]
+    assert names(tmp_path) == ["x"]
 
 
 def test_remove_temporary_takes_only_what_is_temporary(tmp_path):

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,10 @@ RESOLVED = {"name": "demo", "seed": 0}
 SYSTEM = {"bmrl": "0.1.0"}
 
 
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
 def create(base, explicit=None):
     return run_folder.create(base, "name: demo\n", RESOLVED, SYSTEM, explicit)
 
@@ -27,28 +32,28 @@ def create(base, explicit=None):
 def test_create_writes_the_three_files(tmp_path):
     folder = create(tmp_path / "runs")
     assert folder == tmp_path / "runs" / "demo"
-    assert sorted(os.listdir(folder)) == ["recipe.resolved.json", "recipe.yaml", "system.json"]
+    assert names(folder) == ["recipe.resolved.json", "recipe.yaml", "system.json"]
     assert (folder / "recipe.yaml").read_text() == "name: demo\n"
     assert run_folder.load_resolved(folder) == RESOLVED
     assert json.loads((folder / "system.json").read_text()) == {"run_format": 1, "bmrl": "0.1.0"}
     assert run_folder.is_run(folder)
-    assert os.listdir(tmp_path / "runs") == ["demo"]
+    assert names(tmp_path / "runs") == ["demo"]
 
 
 def test_taken_names_are_numbered(tmp_path):
     (tmp_path / "demo-2").mkdir()  # an empty folder is taken too
-    names = [create(tmp_path).name for _ in range(3)]
-    assert names == ["demo", "demo-3", "demo-4"]
-    assert os.listdir(tmp_path / "demo-2") == []
+    created = [create(tmp_path).name for _ in range(3)]
+    assert created == ["demo", "demo-3", "demo-4"]
+    assert names(tmp_path / "demo-2") == []
 
 
 def test_an_explicit_folder_is_never_reused(tmp_path):
     folder = create(tmp_path, tmp_path / "deep" / "mine")
     assert folder == tmp_path / "deep" / "mine"
-    before = sorted(os.listdir(folder.parent))
+    before = names(folder.parent)
     with pytest.raises(UsageError, match="mine exists; choose another --run or pass --resume"):
         create(tmp_path, folder)
-    assert sorted(os.listdir(folder.parent)) == before
+    assert names(folder.parent) == before
 
 
 def test_nothing_is_left_when_creating_fails(tmp_path):
@@ -57,7 +62,7 @@ def test_nothing_is_left_when_creating_fails(tmp_path):
         create(tmp_path, tmp_path / "file" / "run")
     with pytest.raises(ValueError):
         run_folder.create(tmp_path, "", {"name": "x", "rate": float("nan")}, SYSTEM)
-    assert os.listdir(tmp_path) == ["file"]
+    assert names(tmp_path) == ["file"]
 
 
 def test_newest_is_the_run_created_last(tmp_path):
@@ -85,9 +90,9 @@ def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
     holder.start()
     try:
         assert ready.wait(30)
-        with pytest.raises(BmrlError, match=rf"another process \(pid {holder.pid}\) uses"):
-            with run_folder.lock(folder):
-                pass
+        words = rf"another process \(pid {holder.pid}\) uses"
+        with pytest.raises(BmrlError, match=words), run_folder.lock(folder):
+            pass
     finally:
         os.kill(holder.pid, signal.SIGKILL)
         holder.join(30)
@@ -102,7 +107,7 @@ def test_the_lock_clears_what_a_kill_left(tmp_path):
     (folder / "episodes").mkdir()
     (folder / "episodes" / ".step-000001.jsonl.tmp-0a1b2c3d").write_text("half")
     with run_folder.lock(folder):
-        assert os.listdir(folder / "episodes") == []
+        assert names(folder / "episodes") == []
 
 
 @pytest.mark.parametrize(
@@ -229,7 +234,7 @@ def test_system_info_names_versions_and_no_person_or_place():
     assert info["python"] == platform.python_version()
     assert info["cores"] >= 1 and info["memory_gb"] > 0
     assert info["versions"]["torch"]
-    hidden = [secret, platform.node(), os.getcwd(), os.path.expanduser("~")]
+    hidden = [secret, platform.node(), str(Path.cwd()), str(Path.home())]
     if len(getpass.getuser()) > 4:  # "root" may stand in a CPU's name
         hidden.append(getpass.getuser())
     assert not [text for text in hidden if text and text in answer]
