@@ -67,6 +67,7 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
 def _train(
     kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool
 ) -> None:
+    from bmrl.check import refuse_missing
     from bmrl.recipe import load
 
     source = packaged.find(name)
@@ -74,6 +75,7 @@ def _train(
     if getattr(recipe, kind) is None:
         other = "sft" if kind == "train" else "train"
         raise UsageError(f"{name} has no `{kind}` section; run it with: bmrl {other} {name}")
+    refuse_missing(recipe)
     from bmrl import run  # imports torch: only now that the recipe is known to be good
 
     start = run.train if kind == "train" else run.sft
@@ -164,7 +166,7 @@ def report(runs: tuple[Path, ...]) -> None:
 @SET
 @JSON
 def check(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Say whether a recipe is valid, what it asks for, and what this machine lacks for it.
+    """Say whether a recipe is valid, what it asks for, and what is missing.
 
     Exit code 0 means that the recipe is valid, even where this machine cannot run it.
     """
@@ -231,13 +233,18 @@ def make(folder: Path) -> None:
 @games.command(cls=Command, epilog="Example: bmrl games info --json")
 @JSON
 def info(as_json: bool) -> None:
-    """Say which games are embedded: splits, numbers, hashes."""
-    manifest = packaged.games()
+    """Verify the embedded games and say which there are."""
+    from bmrl.envs.alfworld import splits
+
+    found = {
+        name: {"games": len(splits.read_split(name)), "hash": splits.split_hash(name)}
+        for name in splits.SPLITS
+    }
     if as_json:
-        click.echo(json.dumps(manifest))
+        click.echo(json.dumps(found))
         return
-    for name, split in manifest["splits"].items():
-        click.echo(f"{name:<14}{split['tasks']:>5} games  {split['hash']}")
+    for name, split in found.items():
+        click.echo(f"{name:<14}{split['games']:>5} games  {split['hash']}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -273,5 +280,7 @@ def _told(error: Exception) -> tuple[list[str], int]:
         return [f"bmrl: {line}" for line in problems(error)], 2
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return ["bmrl: the disk is full; free space and run again, with --resume for a run"], 1
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"bmrl: {error.filename}: {(error.strerror or 'cannot be used').lower()}"], 1
     text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(": ")
     return [f"bmrl: internal error: {text}; run again as `bmrl --debug …` for the traceback"], 1

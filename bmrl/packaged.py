@@ -1,13 +1,12 @@
-"""Recipes and games that ship with bmrl: find, list, copy."""
+"""Recipes that ship with bmrl: find, list, copy."""
 
-import json
 import re
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
-from bmrl.errors import BmrlError, UsageError
-from bmrl.files import data_path, recipes_path
+from bmrl.errors import UsageError
+from bmrl.files import recipes_path
 from bmrl.recipe import load
 
 
@@ -21,7 +20,11 @@ class Header:
 
 
 def find(name: str) -> Path:
-    """The recipe file that a command means: a path, or a packaged recipe's name or path."""
+    """The recipe file that a command means: a path, or a packaged recipe's name or path.
+
+    Raises:
+        UsageError: a plain name that is neither.
+    """
     path = Path(name)
     if path.exists():
         return path
@@ -33,6 +36,10 @@ def find(name: str) -> Path:
         and inside.is_file()
     ):
         return inside
+    if path.parent == Path() and not path.suffix:
+        close = get_close_matches(name, [header.name for header in headers()], n=1)
+        hint = f"did you mean {close[0]}?" if close else "bmrl recipes lists them"
+        raise UsageError(f"{name} is neither a file nor a packaged recipe; {hint}")
     return path
 
 
@@ -70,19 +77,3 @@ def copy(name: str, original: Path, out: Path) -> Path:
     except OSError as error:
         raise UsageError(f"{out} cannot be written ({(error.strerror or '').lower()})") from error
     return out
-
-
-def games() -> dict[str, Any]:
-    """The manifest of the embedded games.
-
-    Raises:
-        BmrlError: it is missing or damaged.
-    """
-    path = data_path("alfworld", "manifest.json")
-    try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise BmrlError("data/alfworld/manifest.json is missing; install bmrl again") from error
-    except ValueError as error:
-        raise BmrlError("data/alfworld/manifest.json is damaged; install bmrl again") from error
-    return manifest

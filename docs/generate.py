@@ -120,7 +120,8 @@ def _bound(rule: Any) -> str | None:
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
     for name, word in words.items():
         if hasattr(rule, name):
-            return f"{word} {getattr(rule, name):g}"
+            bound = getattr(rule, name)
+            return f"{word} {bound:,}" if isinstance(bound, int) else f"{word} {bound:g}"
     return "not empty" if getattr(rule, "min_length", None) == 1 else None
 
 

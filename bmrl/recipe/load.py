@@ -1,7 +1,8 @@
 """A recipe file and its overrides -> a valid recipe, or every mistake at once."""
 
 import inspect
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from bmrl.envs import ENVIRONMENTS
-from bmrl.errors import RecipeError
+from bmrl.envs import ENVIRONMENTS, make
+from bmrl.envs.alfworld.splits import SPLITS
+from bmrl.errors import RecipeError, UsageError
 from bmrl.recipe import messages
 from bmrl.recipe.reader import apply, read_file, shown
 from bmrl.recipe.rules import Key, Problem
@@ -102,29 +104,49 @@ def _related(one: Key, other: Key) -> bool:
 
 
 def _environment(data: Any) -> list[Problem]:
-    """An environment that bmrl does not have, or arguments that it does not take."""
+    """An unknown environment, arguments that it does not take, splits that it does not have."""
     section = data.get("env", {})
     if not isinstance(section, dict):
         return []
     name, args = section.get("name", "alfworld"), section.get("args")
+    args = args if isinstance(args, dict) else {}
     if not isinstance(name, str):
         return []
     if name not in ENVIRONMENTS:
         known = sorted(ENVIRONMENTS)
         problem = f"unknown environment {shown(name, 40)}; {messages.choose(name, known)}"
         return [(("env", "name"), problem)]
+    problems = list(_arguments(name, args))
+    if not problems:
+        try:
+            make(name, **args).close()
+        except UsageError as error:
+            problems.append((("env", "args"), str(error)))
+    return [*problems, *_splits(name, args, section)]
+
+
+def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
     module, _, attribute = ENVIRONMENTS[name].partition(":")
     parameters = inspect.signature(getattr(import_module(module), attribute)).parameters
-    problems: list[Problem] = []
-    for arg, value in args.items() if isinstance(args, dict) else ():
+    for arg, value in args.items():
         key: Key = ("env", "args", arg)
         if arg not in parameters:
-            hint = messages.choose(arg, list(parameters))
-            problems.append((key, f"{name} has no such argument; {hint}"))
+            yield key, f"{name} has no such argument; {messages.choose(arg, list(parameters))}"
             continue
         expected = messages.PLAIN_TYPES.get(parameters[arg].annotation)
         if expected and type(value) is not parameters[arg].annotation:
             default = messages.got(parameters[arg].default)
-            problem = f"expected {expected}, got {messages.got(value)}; the default is {default}"
-            problems.append((key, problem))
-    return problems
+            yield key, f"expected {expected}, got {messages.got(value)}; the default is {default}"
+
+
+def _splits(name: str, args: dict[str, Any], section: dict[str, Any]) -> Iterator[Problem]:
+    """Unknown splits of the embedded games; those of other games need their folder."""
+    source = args.get("source", "auto")
+    elsewhere = source == "auto" and os.environ.get("ALFWORLD_DATA")
+    if name != "alfworld" or source not in ("auto", "embedded") or elsewhere:
+        return
+    for key in ("train_split", "eval_split"):
+        split = section.get(key, SPLITS[0])
+        if isinstance(split, str) and split not in SPLITS:
+            problem = f"the embedded games have no split {shown(split, 40)}"
+            yield ("env", key), f"{problem}; {messages.choose(split, SPLITS)}"

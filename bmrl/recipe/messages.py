@@ -91,7 +91,8 @@ def _worded(key: Key, errors: Sequence[ErrorDetails], data: Any) -> str:
         return f"unknown kind {shown(str(tag), 40)}; {_choose(str(tag), kinds.split(', '))}"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
-        return f"must be {words} {context[name]:g}, got {got(value)}; {_about(key, data)}"
+        bound = got(context[name])
+        return f"must be {words} {bound.removesuffix('.0')}, got {got(value)}; {_about(key, data)}"
     if kind == "too_short":
         return f"the list is empty; {_about(key, data)}"
     if kind == "string_too_short":

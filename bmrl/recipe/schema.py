@@ -62,24 +62,24 @@ class EnvSection(Section):
 
 
 class FixedBudget(Section):
-    kind: Literal["fixed"]
+    kind: Literal["fixed"] = Field(description="every group has the same budget")
     turns: Positive = Field(description="the budget, turns")
 
 
 class MixBudget(Section):
-    kind: Literal["mix"]
+    kind: Literal["mix"] = Field(description="one of a list")
     turns: list[Positive] = Field(min_length=1, description="the budgets, turns")
     weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="relative frequency of each budget; equal when left out")
 
 
 class UniformBudget(Section):
-    kind: Literal["uniform"]
+    kind: Literal["uniform"] = Field(description="any number from low to high, each as often")
     low: Positive = Field(description="smallest budget, turns")
     high: Positive = Field(description="largest budget, turns")
 
 
 class LogUniformBudget(Section):
-    kind: Literal["loguniform"]
+    kind: Literal["loguniform"] = Field(description="any number from low to high, small ones more often: each doubling as often")
     low: Positive = Field(description="smallest budget, turns")
     high: Positive = Field(description="largest budget, turns")
 
@@ -166,7 +166,7 @@ class SftSection(Section):
 
 class Recipe(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="name of the experiment and of its run folder")
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="every random draw follows from it")
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="every random draw follows from it")
     model: ModelSection = Field(default_factory=ModelSection, description="the policy: weights, precision, where to start")
     lora: LoraSection | None = Field(default_factory=LoraSection, description="adapter; null trains all weights (supervised recipes only)")
     env: EnvSection = Field(default_factory=EnvSection, description="the environment and its splits")
