@@ -7,9 +7,8 @@ A checkpoint is a folder ``step-000100``::
     optimizer.safetensors               see ``optimizer_tensors``
     state.json                          the loop's state, and the hashes of all files
 
-It is written under a temporary name and renamed, so what has its name is complete. Tensors are
-safetensors and the rest is JSON: nothing is unpickled. A model whose weights are all trained is
-saved in the same way: its named parameters take the adapter's place.
+Written under a temporary name and renamed, so what has its name is complete. Nothing is unpickled.
+Where all weights of a model are trained, its named parameters take the adapter's place.
 """
 
 import hashlib

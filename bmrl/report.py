@@ -141,6 +141,7 @@ def _training_plot(
             label = f"evaluation on {found[-1][1]['split']}, area over budgets"
             axes.plot(at, areas, "s-", color=AFTER, label=label)
         axes.set_xlabel("training step")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_title(f"{name}: success over training")
 
     return draw
