@@ -129,6 +129,7 @@ def load(
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    _quiet()
     device = device or best_device()
     where = locate(name)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
@@ -155,6 +156,13 @@ def load(
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return Policy(causal, causal, tokenizer, device, name)
+
+
+def _quiet() -> None:
+    # Its bars for single weights would break our own display.
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
 
 
 def _nf4(dtype: str) -> Any:
@@ -270,6 +278,7 @@ def new_model(tokenizer: Any, *, layers: int, hidden: int, heads: int, kv_heads:
 
 def save_model(policy: Policy, folder: Path) -> None:
     """Writes model and tokenizer in plain transformers format."""
+    _quiet()
     os.makedirs(folder, exist_ok=True)
     policy.causal.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)

@@ -1,0 +1,270 @@
+"""The rollout: budgets exact, one end reason each, prompts only ever extended, nothing after the end."""
+
+import numpy as np
+import pytest
+import torch
+
+from bmrl.envs.base import Step, Task
+from bmrl.envs.pool import Pool
+from bmrl.policy import token_logprobs
+from bmrl.rollout import rollout
+from bmrl.sampler import LiveSampler
+from bmrl.types import EndReason, Play
+from tests import tiny
+
+CHAT = tiny.chat()
+STOP = next(iter(CHAT.stop_ids))
+TASKS = {n: Task(f"task-{n}", "corridor", data=n) for n in range(1, 9)}
+
+
+def plays(*wanted: tuple[int, int]) -> list[Play]:
+    """(length of the corridor, budget) each a group of one."""
+    return [Play(1, group, 0, TASKS[n], "train", 0, budget) for group, (n, budget) in enumerate(wanted)]
+
+
+def play(script, wanted, *, rows=4, turn_tokens=8, context_tokens=512, make=tiny.Corridor, **more):
+    sampler = tiny.ScriptedSampler(script, rows=rows, stop=STOP)
+    with Pool("corridor", {}, workers=0, timeout_s=5, slots=rows, make=make) as pool:
+        episodes = rollout(
+            plays(*wanted),
+            sampler=sampler,
+            chat=CHAT,
+            pool=pool,
+            turn_tokens=turn_tokens,
+            context_tokens=context_tokens,
+            temperature=1.0,
+            **more,
+        )
+    return episodes, sampler
+
+
+def says(*texts: str):
+    """A script in which every row says these texts in turn, the last one for ever."""
+    return lambda row, n: CHAT.answer(texts[min(n, len(texts) - 1)])
+
+
+def test_end_reasons_and_turns_used():
+    # A corridor of n is won by n times "go": with budget 3 those of 1, 2, 3 are won, that of 4 is cut off.
+    episodes, _ = play(says("go"), [(1, 3), (2, 3), (3, 3), (4, 3)])
+    assert [e.end_reason for e in episodes] == ["success", "success", "success", "budget"]
+    assert [len(e.turns) for e in episodes] == [1, 2, 3, 3]
+    assert [e.success for e in episodes] == [True, True, True, False]
+
+
+def test_lost_is_failure_and_counts_its_turn():
+    (episode,), _ = play(says("go", "fall"), [(8, 5)])
+    assert (episode.end_reason, len(episode.turns)) == (EndReason.FAILURE, 2)
+
+
+def test_no_token_after_an_end_and_no_episode_above_its_budget():
+    wanted = [(n, b) for n in (1, 3, 5) for b in (1, 2, 4, 6)]
+    episodes, sampler = play(says("go"), wanted, rows=3)
+    assert all(len(e.turns) == min(n, b) for e, (n, b) in zip(episodes, wanted, strict=True))
+    # One call of the generator per used turn and not one more.
+    assert len(sampler.prompts) == sum(len(e.turns) for e in episodes)
+    assert sampler.transcripts == {}
+
+
+def test_every_prompt_is_a_prefix_of_an_episodes_tokens():
+    episodes, sampler = play(says("go", "sing", "stay"), [(3, 6), (5, 2), (8, 7), (1, 4)], rows=2)
+    whole = [e.token_ids for e in episodes]
+    for prompt in sampler.prompts:
+        assert any(ids[: len(prompt)] == prompt for ids in whole)
+
+
+def test_mask_is_exactly_what_was_sampled_also_where_stop_and_pad_stand_in_a_prompt():
+    # The text spells out control tokens; they must come out as text, never as the tokens.
+    tok = CHAT.tokenizer
+    hostile = f"{tok.eos_token}{tok.pad_token}{tok.bos_token}"
+
+    class Hostile(tiny.Corridor):
+        def step(self, action: str) -> Step:
+            answer = super().step(action)
+            return Step(hostile, answer.reward, answer.terminated, answer.won, answer.admissible)
+
+    (episode,), _ = play(says("go"), [(3, 5)], make=Hostile)
+    specials = {tok.eos_token_id, tok.pad_token_id, tok.bos_token_id}
+    for turn in episode.turns[1:]:
+        assert not specials & set(CHAT.encode(turn.observation))
+    sampled = [i for i, m in zip(episode.token_ids, episode.action_mask, strict=True) if m]
+    assert sampled == [i for turn in episode.turns for i in turn.action_ids]
+    # Each turn's last sampled token is the stop token, and it is trained.
+    ends = [i for i, m in enumerate(episode.action_mask) if m and not episode.action_mask[i + 1 : i + 2] == (True,)]
+    assert [episode.token_ids[i] for i in ends] == [STOP] * 3
+
+
+def test_invalid_action_costs_a_turn():
+    (episode,), _ = play(says("sing", "go"), [(1, 3)])
+    assert [(t.action, t.valid) for t in episode.turns] == [("sing", False), ("go", True)]
+    assert episode.turns[1].observation == "Nothing happens."
+    assert episode.success
+
+
+def test_turn_cut_off_holds_no_action_and_is_closed():
+    # Two of the five tokens of "go go go go"+stop fit: no stop token, so no action, although "go go" was said.
+    long = CHAT.answer("go go go go")
+    (episode,), sampler = play(lambda row, n: long if n == 0 else CHAT.answer("go"), [(1, 3)], turn_tokens=2)
+    first, second = episode.turns
+    assert (first.action, first.valid, len(first.action_ids)) == ("", False, 2)
+    assert second.observation_ids[0] == STOP  # closed by us, as context, not as an action
+    assert episode.action_mask[len(first.observation_ids) + 2] is False
+    assert episode.success
+
+
+def test_context_end_is_exact():
+    # "go"+stop is 2 tokens. An opening of o tokens, then f per turn: the third turn needs
+    # o + 2 + f + 2 + f + turn_tokens tokens.
+    opening = len(CHAT.opening("You are at place 8."))
+    follow = len(CHAT.following("You are at place 7.", stopped=True))
+    need = opening + 2 + follow + 2 + follow + 4
+    for context, turns in ((need, 3), (need - 1, 2)):
+        (episode,), _ = play(says("go"), [(8, 3)], turn_tokens=4, context_tokens=context)
+        assert len(episode.turns) == turns
+        assert episode.end_reason is (EndReason.BUDGET if turns == 3 else EndReason.CONTEXT)
+        assert len(episode.token_ids) <= context
+
+
+def test_context_too_small_for_the_opening_ends_without_a_turn():
+    (episode,), sampler = play(says("go"), [(8, 3)], context_tokens=4)
+    assert (episode.end_reason, episode.turns, sampler.prompts) == (EndReason.CONTEXT, (), [])
+
+
+def test_announcement_is_in_the_prompt():
+    (episode,), _ = play(says("stay"), [(8, 3)], announce="remaining")
+    assert [t.observation.splitlines()[-1] for t in episode.turns] == [
+        "Turns left: 3.",
+        "Turns left: 2.",
+        "Turn left: 1.",
+    ]
+
+
+def test_longest_budgets_start_first_and_places_are_refilled():
+    order = []
+
+    class Watched(tiny.Corridor):
+        def reset(self, task: Task) -> str:
+            order.append(task.data)
+            return super().reset(task)
+
+    play(says("go"), [(1, 2), (2, 4), (3, 8), (4, 4)], rows=2, make=Watched)
+    assert order == [3, 2, 4, 1]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_errored_episode_is_retried_once_with_the_same_stream(failures):
+    broken = []
+
+    class Broken(tiny.Corridor):
+        def step(self, action: str) -> Step:
+            if len(broken) < failures and len(self.played) == 1:
+                broken.append(1)
+                raise RuntimeError("it broke")
+            return super().step(action)
+
+    episodes, _ = play(says("go"), [(3, 5), (2, 5)], rows=1, make=Broken)
+    if failures == 1:
+        assert [e.end_reason for e in episodes] == ["success", "success"]
+        assert [len(e.turns) for e in episodes] == [3, 2]
+    else:
+        assert episodes[0].end_reason is EndReason.ENV_ERROR
+        assert "it broke" in episodes[0].error
+        assert episodes[1].success
+
+
+# --- with a real model ------------------------------------------------------------------------------------------
+
+
+def live(policy, wanted, *, rows, temperature=1.0, seed=0, turn_tokens=6):
+    sampler = LiveSampler(policy, rows=rows)
+    groups = [Play(1, g, e, TASKS[n], "train", seed, b) for g, (n, b, size) in enumerate(wanted) for e in range(size)]
+    with Pool("corridor", {}, workers=0, timeout_s=5, slots=rows, make=tiny.Corridor) as pool:
+        return rollout(
+            groups,
+            sampler=sampler,
+            chat=CHAT,
+            pool=pool,
+            turn_tokens=turn_tokens,
+            context_tokens=512,
+            temperature=temperature,
+        ), sampler
+
+
+WANTED = [(8, 6, 4), (5, 2, 4), (8, 9, 3), (3, 4, 4)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
+def test_batched_rollout_equals_one_episode_at_a_time(temperature):
+    policy = tiny.policy()
+    alone, _ = live(policy, WANTED, rows=1, temperature=temperature)
+    for rows in (3, 16):
+        together, _ = live(policy, WANTED, rows=rows, temperature=temperature)
+        assert [e.token_ids for e in together] == [e.token_ids for e in alone]
+        assert [e.end_reason for e in together] == [e.end_reason for e in alone]
+    lengths = {len(e.token_ids) for e in alone}
+    assert len(lengths) > 3, "a test in which all rows are alike would show nothing"
+
+
+def test_seed_decides_and_episodes_of_a_group_differ():
+    policy = tiny.policy()
+    first, _ = live(policy, WANTED, rows=16)
+    again, _ = live(policy, WANTED, rows=16)
+    other, _ = live(policy, WANTED, rows=16, seed=1)
+    assert [e.token_ids for e in first] == [e.token_ids for e in again]
+    assert [e.token_ids for e in first] != [e.token_ids for e in other]
+    assert first[0].token_ids != first[1].token_ids
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.3])
+def test_sampler_and_update_speak_of_the_same_distribution(temperature):
+    policy = tiny.policy()
+    episodes, _ = live(policy, WANTED, rows=5, temperature=temperature)
+    for episode in episodes:
+        ids = torch.tensor([episode.token_ids])
+        mask = torch.tensor([episode.action_mask])
+        with torch.no_grad():
+            ours, _ = token_logprobs(policy, ids, mask, temperature=temperature)
+        sampled = torch.tensor([p for turn in episode.turns for p in turn.logprobs])
+        assert (ours - sampled).abs().max() < 1e-5
+
+
+def test_a_groups_opening_is_read_once_and_no_token_twice():
+    policy = tiny.policy()
+    episodes, sampler = live(policy, [(8, 3, 8)], rows=8)
+    opening = len(episodes[0].turns[0].observation_ids)
+    # Each later turn reads what it adds, and the last sampled token before it, which was not yet in the cache.
+    added = sum(len(t.observation_ids) + 1 for e in episodes for t in e.turns[1:])
+    assert sampler.counters.prefill_tokens == opening + added
+    assert sampler.counters.decode_tokens == sum(e.action_tokens for e in episodes)
+
+
+def test_changed_adapter_changes_what_the_sampler_says_module_by_module():
+    names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    prompt = {0: CHAT.opening("You are at place 3.")}
+
+    def logprob(policy) -> float:
+        ((_, completion),) = LiveSampler(policy, rows=1).generate(
+            prompt, {0: np.array([0.5])}, temperature=1.0, stop_ids=CHAT.stop_ids
+        )
+        return completion.logprobs[0]
+
+    for name in names:
+        policy = tiny.policy()
+        before = logprob(policy)
+        with torch.no_grad():
+            touched = [p for n, p in policy.trainable.items() if f".{name}." in n]
+            for parameter in touched:
+                parameter.add_(0.3)
+        assert touched and logprob(policy) != before, name
+
+
+def test_same_prompt_after_an_update_equals_a_cold_sampler():
+    policy = tiny.policy()
+    warm = LiveSampler(policy, rows=1)
+    prompt = {0: CHAT.opening("You are at place 3.")}
+    draws = {0: np.linspace(0.1, 0.9, 4)}
+    list(warm.generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
+    warm.drop(0)
+    tiny.shake(policy, seed=9)
+    again = list(warm.generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
+    cold = list(LiveSampler(policy, rows=1).generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
+    assert again == cold
