@@ -255,8 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = bmrl.main(args=arguments, prog_name="bmrl", standalone_mode=False)
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has enough; what is still buffered must not raise at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _settle()  # whoever read our output has enough
         sys.exit(1)
     except (KeyboardInterrupt, click.Abort):
         click.echo("bmrl: interrupted", err=True)
@@ -266,8 +265,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
             traceback.print_exc()
         lines, code = _told(error)
         click.echo("\n".join(lines), err=True)
+        _settle()
         sys.exit(code)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _settle() -> None:
+    """Drops what stdout still holds where it cannot be written, or Python would complain at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _told(error: Exception) -> tuple[list[str], int]:

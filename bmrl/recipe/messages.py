@@ -179,16 +179,10 @@ def _known(key: Key, data: Any) -> str:
     match = _close(key[-1], names)
     if match:
         return f"did you mean {match}?"
-    elsewhere = [k for k in schema_keys() if k[-1] == key[-1]]
-    if elsewhere:
-        return f"did you mean {' or '.join(dotted(k) for k in elsewhere)}?"
-    close = get_close_matches(str(key[-1]), [str(k[-1]) for k in schema_keys()], n=1, cutoff=0.75)
+    others = [k for k in schema_keys() if k[:-1] != key[:-1]]
+    close = get_close_matches(str(key[-1]), [str(k[-1]) for k in others], n=1, cutoff=0.75)
     if close:
-        return (
-            "did you mean "
-            + " or ".join(dotted(k) for k in schema_keys() if k[-1] == close[0])
-            + "?"
-        )
+        return f"did you mean {' or '.join(dotted(k) for k in others if k[-1] == close[0])}?"
     return f"known here: {', '.join(names)}"
 
 
@@ -198,7 +192,9 @@ def _names(key: Key, data: Any) -> list[str]:
 
 
 def _close(word: object, names: Sequence[str]) -> str | None:
-    matches = get_close_matches(str(word).lower(), names, n=1, cutoff=0.6)
+    text = str(word).lower()
+    starts = [n for n in names if len(n) > 2 and text.startswith(n)]
+    matches = starts or get_close_matches(text, names, n=1, cutoff=0.6)
     return matches[0] if matches else None
 
 

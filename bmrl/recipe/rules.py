@@ -68,7 +68,7 @@ def _what_is_trained(recipe: "Recipe") -> Iterator[Problem]:
         )
     if lora is None and model.adapter is not None:
         yield ("model", "adapter"), "with `lora: null`; give lora the adapter's rank to train it on"
-    if model.new is not None and lora is not None:
+    if recipe.sft is not None and model.new is not None and lora is not None:
         yield ("lora",), "with `model.new`; a new model trains all its weights, write `lora: null`"
 
 

@@ -1,0 +1,104 @@
+"""What `bmrl check` says of a valid recipe."""
+
+from pathlib import Path
+
+import pytest
+
+from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, summary
+from bmrl.errors import BmrlError
+from bmrl.files import recipes_path
+from bmrl.recipe import Recipe, load
+
+
+def recipe(name: str, *overrides: str) -> Recipe:
+    return load(recipes_path(f"{name}.yaml"), overrides)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without a GPU and with an empty model cache."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_sizes_add_up() -> None:
+    sizes = Sizes(opening=100, observation=20, action=5)
+    # the first turn reads the opening, the two others an observation each: 100 + 2 x 20 + 3 x 5
+    assert sizes.episode(3) == 155
+    assert sizes.turns(155) == 3
+    assert sizes.turns(154) == 2
+    assert sizes.turns(104) == 0  # the first action does not fit
+
+
+def test_the_largest_budget_that_fits_is_named() -> None:
+    quick = fit(recipe("quickstart", "budget.eval=[4]", "budget.train={kind: fixed, turns: 30}"))
+    assert quick.largest_budget == 30
+    # typical for plain text: 132 + 29 x 22 + 30 x 6
+    assert quick.typical_tokens == 950
+    assert quick.typical_turns == (2048 - 132 + 22) // 28 == 69
+    # at their longest: openings of 232, observations of 62, turn_tokens of 16
+    assert quick.long_turns == (2048 - 232 + 62) // 78 == 24
+    small = recipe("quickstart", "model.context_tokens=500")
+    (line,) = [line for line in summary(small) if line.startswith("context")]
+    assert "50 turns of ordinary length take 1,510 (does not fit)" in line
+    assert "The largest budget that fits is 13 turns" in line  # (500 - 132 + 22) // 28
+
+
+def test_listed_commands_take_room() -> None:
+    plain = fit(recipe("alfworld_mix", "env.args.admissible=false"))
+    listed = fit(recipe("alfworld_mix"))
+    assert listed.typical_turns < plain.typical_turns
+
+
+def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
+    for name in ("quickstart", "pocket_sft", "pocket_mix", "pocket_fixed"):
+        assert missing(recipe(name)) == []
+        refuse_missing(recipe(name))
+
+
+def test_what_a_bare_machine_lacks(bare: Path) -> None:
+    lines = missing(recipe("alfworld_mix"))
+    assert lines[0] == (
+        "no NVIDIA GPU is visible, which the recipe needs "
+        "(model.dtype: bfloat16, optimizer.name: adamw8bit)"
+    )
+    assert (
+        "hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: "
+        "hf download Qwen/Qwen2.5-1.5B-Instruct"
+    ) in lines
+    assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
+    with pytest.raises(BmrlError) as refused:
+        refuse_missing(recipe("alfworld_mix"))
+    assert "\n" not in str(refused.value)
+    assert str(refused.value).endswith("what can: bmrl train recipes/quickstart.yaml")
+
+
+def test_a_model_in_the_cache_is_found(bare: Path) -> None:
+    assert not on_disk("a/b")
+    snapshot = bare / "hub" / "models--a--b" / "snapshots" / "123"
+    snapshot.mkdir(parents=True)
+    assert not on_disk("a/b")  # a download that never finished
+    (snapshot / "config.json").write_text("{}", encoding="utf-8")
+    assert on_disk("a/b")
+    here = recipe("quickstart", "model.name=a/b", "model.dtype=float32")
+    assert missing(here) == []
+
+
+def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
+    overrides = ("model.name=./m", "model.adapter=runs/x")
+    assert missing(recipe("quickstart", *overrides)) == [
+        "model.name: there is no ./m on this disk",
+        "model.adapter: there is no runs/x yet; train it first",
+    ]
+    (bare / "m").mkdir()
+    (bare / "runs" / "x").mkdir(parents=True)
+    assert missing(recipe("quickstart", *overrides)) == []
+
+
+def test_hidden_devices_are_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert not has_gpu()
