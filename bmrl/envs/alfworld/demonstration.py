@@ -8,6 +8,7 @@ from bmrl.envs.alfworld.env import AlfworldEnv, task_of
 from bmrl.envs.alfworld.expert import Expert
 from bmrl.envs.alfworld.generator import games
 from bmrl.envs.alfworld.record import Record
+from bmrl.envs.alfworld.splits import embedded_contents
 from bmrl.envs.alfworld.twin import REFUSED
 from bmrl.envs.base import Task
 
@@ -78,7 +79,7 @@ def demonstrations(
     args: Mapping[str, Any],
     poll: Callable[[], None] = lambda: None,
 ) -> Iterator[list[Shown]]:
-    """Won demonstrations on games made for them, in none of the embedded splits and rooms of theirs.
+    """Won demonstrations on games made for them: none is embedded, none is in an unseen room.
 
     Args:
         count: how many; games that the expert does not win are passed over.
@@ -86,7 +87,7 @@ def demonstrations(
         poll: called before each game; may raise to stop.
     """
     admissible = bool(args.get("admissible", False))
-    for index, game in enumerate(games(seed, 2 * count)):
+    for index, game in enumerate(games(seed, 2 * count, avoid=embedded_contents())):
         poll()
         rng = Random(f"demonstration/{seed}/{index}")
         turns, won = demonstration(game, rng, noise, max_turns, admissible=admissible)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable
 from bmrl.envs.alfworld.game import Game
 
 REFUSED = "Nothing happens."
+_MIDDLE = "You are in the middle of a room. Looking quickly around you, you see {}."
 KNIVES = ("knife", "butterknife")
 _CHANGES = (("clean", "sinkbasin"), ("heat", "microwave"), ("cool", "fridge"))
 
@@ -63,11 +64,23 @@ class Twin:
         # The engine lists an object "next to" a receptacle only once it was taken out of it.
         self._taken_from: set[tuple[str, str]] = set()
         self._list_commands()
-        seen = listing("a " + receptacle for receptacle in game.place)
-        return (
-            "-= Welcome to TextWorld, ALFRED! =-\n\nYou are in the middle of a room. "
-            f"Looking quickly around you, you see {seen}.\n\nYour task is to: {game.sentence}."
-        )
+        view = self._look()
+        if not game.here[game.start]:
+            # Only here the engine lists the room; a later "look" from there sees nothing.
+            view = _MIDDLE.format(listing("a " + receptacle for receptacle in game.place))
+        return f"-= Welcome to TextWorld, ALFRED! =-\n\n{view}\n\nYour task is to: {game.sentence}."
+
+    def fork(self) -> "Twin":
+        """An independent copy in the same state: to try a command without playing it."""
+        other = Twin.__new__(Twin)
+        other.game, other._able = self.game, self._able
+        other.location, other.held = self.location, self.held
+        for name in ("opened", "clean", "hot", "cool", "sliced", "toggled"):
+            setattr(other, name, set(getattr(self, name)))
+        other.inside = {receptacle: set(content) for receptacle, content in self.inside.items()}
+        other._objects_at, other._taken_from = set(self._objects_at), set(self._taken_from)
+        other._list_commands()
+        return other
 
     def step(self, command: str) -> str:
         """Carry out a command, if it is admissible now; returns the engine's answer."""
@@ -215,7 +228,7 @@ class Twin:
     def _look(self) -> str:
         here = self.game.here[self.location]
         if not here:
-            return "You are in the middle of a room. Looking quickly around you, you see nothing."
+            return _MIDDLE.format("nothing")
         near = {
             thing
             for thing, location in self._objects_at
