@@ -271,7 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _settle() -> None:
-    """Drops what stdout still holds where it cannot be written, or Python would complain at exit."""
+    """Drops what stdout holds and cannot write, or Python would complain at exit."""
     try:
         sys.stdout.flush()
     except OSError:
