@@ -159,6 +159,7 @@ def test_games_in_alfworlds_own_format(tmp_path: Path, monkeypatch: pytest.Monke
     for task in tasks:
         assert task.kind == records[task.task_id].kind
         assert task.plan == records[task.task_id].plan
+        assert task.search_turns == records[task.task_id].search_turns
         env.reset(task)
         assert [env.step(command).won for command in task.plan][-1]
     with pytest.raises(UsageError, match="no such split; the folder has: valid_seen"):

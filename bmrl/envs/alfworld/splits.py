@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -63,10 +64,8 @@ def _read_split(split: str, folder: Path) -> tuple[Record, ...]:
         content = gzip.decompress(path.read_bytes())
     except FileNotFoundError as error:
         raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
-    except (OSError, EOFError, ValueError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise BmrlError(f"{path}: cannot be unpacked ({error}); {_remedy(folder)}") from error
-    except Exception as error:  # zlib.error derives from Exception alone
-        raise BmrlError(f"{path}: damaged ({error}); {_remedy(folder)}") from error
     found = hashlib.sha256(content).hexdigest()
     if found != entry["sha256"]:
         raise BmrlError(
