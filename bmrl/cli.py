@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from bmrl import __version__, packaged
+from bmrl import __version__
 from bmrl.clicks import Command, Group, problems
 from bmrl.errors import BmrlError, RecipeError, UsageError
 
@@ -67,6 +67,7 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
 def _train(
     kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool
 ) -> None:
+    from bmrl import packaged
     from bmrl.check import refuse_missing
     from bmrl.recipe import load
 
@@ -171,6 +172,7 @@ def check(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
     Exit code 0 means that the recipe is valid, even where this machine cannot run it.
     """
     from bmrl import check as checks
+    from bmrl import packaged
     from bmrl.recipe import load
 
     valid = load(packaged.find(recipe), overrides)
@@ -183,6 +185,8 @@ def check(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
 @bmrl.command(cls=Command, epilog="Example: bmrl recipes")
 def recipes() -> None:
     """List the packaged recipes."""
+    from bmrl import packaged
+
     for header in packaged.headers():
         click.echo(f"{header.name}\n    {header.about}\n    {header.hardware}")
 
@@ -205,6 +209,8 @@ def recipes() -> None:
 )
 def new(name: str, original: str, out: Path | None) -> None:
     """Copy a recipe under a new name, to edit it."""
+    from bmrl import packaged
+
     click.echo(packaged.copy(name, packaged.find(original), out or Path(f"{name}.yaml")))
 
 
