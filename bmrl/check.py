@@ -111,13 +111,9 @@ def missing(recipe: Recipe) -> list[str]:
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
-    if (
-        model.new is None
-        and _looks_local(model.name)
-        and not Path(model.name).expanduser().exists()
-    ):
+    if model.new is None and _looks_local(model.name) and not _exists(model.name):
         lines.append(f"model.name: there is no {model.name} on this disk")
-    if model.adapter is not None and not Path(model.adapter).expanduser().exists():
+    if model.adapter is not None and not _exists(model.adapter):
         lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")
     return lines
 
@@ -150,7 +146,12 @@ def on_disk(name: str) -> bool:
 
 
 def _looks_local(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or Path(name).exists()
+    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or _exists(name)
+
+
+def _exists(name: str) -> bool:
+    # pathlib raises for unknown home folders and names that are too long; these answer no.
+    return os.path.exists(os.path.expanduser(name))  # noqa: PTH110, PTH111
 
 
 def report(recipe: Recipe) -> dict[str, Any]:

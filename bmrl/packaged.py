@@ -1,5 +1,6 @@
 """Recipes that ship with bmrl: find, list, copy."""
 
+import os
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -26,8 +27,10 @@ def find(name: str) -> Path:
         UsageError: a plain name that is neither.
     """
     path = Path(name)
-    if path.exists():
+    if os.path.exists(name):  # noqa: PTH110 - pathlib raises for a name that is too long
         return path
+    if len(name) > 200:
+        raise UsageError("the recipe's name is too long for a file")
     inside = recipes_path(f"{path.stem}.yaml")
     # `quickstart`, `quickstart.yaml` and `recipes/quickstart.yaml`, but no other folder.
     if (

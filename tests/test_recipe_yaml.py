@@ -1,6 +1,7 @@
 """How a recipe's YAML is read: scalars, places, overrides, files that are no recipe."""
 
 import os
+import random
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,28 @@ def test_an_override_names_the_place_in_a_list(tmp_path: Path) -> None:
     assert mistakes(tmp_path, text, "budget.eval.1=3") == [
         "--set budget.eval.1=3: budget.eval.1: no such entry; the list has 1, counted from 0"
     ]
+
+
+def test_damaged_recipes_give_lines_never_a_crash(tmp_path: Path) -> None:
+    """Characters that mean something in YAML, put at random places of a packaged recipe."""
+    pieces = ["[", "]", "{", "}", ":", " ", "- ", "&a", "*a", "!!x ", "|", ">", "'", '"', "#", "\n"]
+    pieces += ["\t", "1e400", "~", "~x/", "<<: ", "? ", ",", "%", "@", "\u2028", "null", "9" * 50]
+    text = recipes_path("quickstart.yaml").read_text(encoding="utf-8")
+    rng = random.Random(0)
+    refused = 0
+    for _ in range(300):
+        damaged = list(text)
+        for _ in range(rng.randint(1, 4)):
+            damaged.insert(rng.randrange(len(damaged)), rng.choice(pieces))
+        override = "".join(rng.choice([*pieces, "model.name=", "train="]) for _ in range(4))
+        try:
+            load(written(tmp_path, "".join(damaged)), [override])
+        except RecipeError as error:
+            refused += 1
+            for line in error.problems:
+                assert len(line.splitlines()) == 1
+                assert "Input should" not in line
+    assert refused > 250
 
 
 PACKAGED = sorted(recipes_path().rglob("*.yaml"))

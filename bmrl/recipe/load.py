@@ -120,8 +120,8 @@ def _environment(data: Any) -> list[Problem]:
     if not problems:
         try:
             make(name, **args).close()
-        except UsageError as error:
-            problems.append((("env", "args"), str(error)))
+        except (UsageError, RuntimeError) as error:  # RuntimeError: no such home folder
+            problems.append((("env", "args"), shown(str(error), 200)))
     return [*problems, *_splits(name, args, section)]
 
 
