@@ -41,7 +41,14 @@ def reward(episode: Episode, *, success: float, invalid_action: float, turn: flo
     return success * episode.success + invalid_action * invalid + turn * len(episode.turns)
 
 
-def make_rows(groups: Sequence[Sequence[Episode]], rewards: Sequence[Sequence[float]], *, truncation: dict[EndReason, str], aggregation: str, constant: float) -> list[Row]:
+def make_rows(
+    groups: Sequence[Sequence[Episode]],
+    rewards: Sequence[Sequence[float]],
+    *,
+    truncation: dict[EndReason, str],
+    aggregation: str,
+    constant: float,
+) -> list[Row]:
     """Training rows of a step.
 
     The baseline of a group is taken over its episodes that did not end in an environment error and whose end

@@ -106,7 +106,9 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
         raise UsageError(f"model.name: {name} has no chat template; use an instruct model")
     plain = tokenizer.init_kwargs.get("action_format") == "plain"
     if plain and (think or system):
-        raise UsageError("chat: the pocket policy takes neither thoughts nor instructions; leave chat.think and chat.system out")
+        raise UsageError(
+            "chat: the pocket policy takes neither thoughts nor instructions; leave chat.think and chat.system out"
+        )
     rules = " ".join(part for part in (system or INSTRUCTIONS, instructions, THINK if think else "") if part)
     first = _FIRST if plain else f"{rules}\n\n{_FIRST}"
 
@@ -120,7 +122,9 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
     before, found_answer, after = whole.partition(_ANSWER)
     gap, found_second, tail_next = after.partition(_SECOND)
     if not (found_first and found_answer and found_second and before.startswith(head + _FIRST)):
-        raise UsageError(f"model.name: the chat template of {name} rewrites earlier turns; a transcript cannot be extended with it")
+        raise UsageError(
+            f"model.name: the chat template of {name} rewrites earlier turns; a transcript cannot be extended with it"
+        )
 
     def special(text: str) -> tuple[int, ...]:
         return tuple(tokenizer.encode(text, add_special_tokens=False))

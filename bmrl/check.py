@@ -70,9 +70,7 @@ def fit(recipe: Recipe) -> Fit:
     plain = recipe.model.name == "pocket" or recipe.model.new is not None
     typical, long = _PLAIN if plain else _CHAT
     listed = recipe.env.args.get("admissible") is True
-    more_typical, more_long = (
-        (_ADMISSIBLE_PLAIN if plain else _ADMISSIBLE_CHAT) if listed else (0, 0)
-    )
+    more_typical, more_long = (_ADMISSIBLE_PLAIN if plain else _ADMISSIBLE_CHAT) if listed else (0, 0)
     turn_tokens = recipe.rollout.turn_tokens
     # How long thoughts will be is unknown: they count as long as they may be.
     action = turn_tokens if recipe.chat.think else min(typical.action, turn_tokens)
@@ -105,9 +103,7 @@ def missing(recipe: Recipe) -> list[str]:
     ]
     if for_gpu and not has_gpu():
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
-    if (model.quantization == "nf4" or recipe.optimizer.name == "adamw8bit") and not find_spec(
-        "bitsandbytes"
-    ):
+    if (model.quantization == "nf4" or recipe.optimizer.name == "adamw8bit") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
@@ -215,9 +211,7 @@ def _budgets(recipe: Recipe) -> str:
     else:
         drawn = f"{train.low} to {train.high}"
     evaluated = ", ".join(str(turns) for turns in recipe.budget.eval)
-    return (
-        f"{train.kind} {drawn} turns; evaluated at {evaluated}; announced: {recipe.budget.announce}"
-    )
+    return f"{train.kind} {drawn} turns; evaluated at {evaluated}; announced: {recipe.budget.announce}"
 
 
 def _context(fitted: Fit) -> str:

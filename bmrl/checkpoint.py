@@ -191,9 +191,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, names: Iterable[str]) ->
     return tensors
 
 
-def restore_optimizer(
-    optimizer: torch.optim.Optimizer, names: Iterable[str], tensors: Mapping[str, Tensor]
-) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, names: Iterable[str], tensors: Mapping[str, Tensor]) -> None:
     """Put back what ``optimizer_tensors`` took out, bit for bit.
 
     Raises:
@@ -295,6 +293,5 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 def _damaged(path: Path, name: str, problem: str) -> BmrlError:
     return BmrlError(
-        f"{path.name}/{name}: damaged ({problem}); remove the folder {path.name} and resume "
-        "from an earlier checkpoint"
+        f"{path.name}/{name}: damaged ({problem}); remove the folder {path.name} and resume from an earlier checkpoint"
     )

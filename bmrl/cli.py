@@ -64,9 +64,7 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
     _train("sft", recipe, overrides, run_dir, resume)
 
 
-def _train(
-    kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool
-) -> None:
+def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> None:
     from bmrl import packaged
     from bmrl.check import refuse_missing
     from bmrl.recipe import load
@@ -127,9 +125,7 @@ def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
     metavar="T",
     help="Sampling temperature; 0 is greedy.",
 )
-@click.option(
-    "--tasks", type=click.IntRange(min=1), metavar="N", help="Only the first N tasks of the split."
-)
+@click.option("--tasks", type=click.IntRange(min=1), metavar="N", help="Only the first N tasks of the split.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -242,10 +238,7 @@ def info(as_json: bool) -> None:
     """Verify the embedded games and say which there are."""
     from bmrl.envs.alfworld import splits
 
-    found = {
-        name: {"games": len(splits.read_split(name)), "hash": splits.split_hash(name)}
-        for name in splits.SPLITS
-    }
+    found = {name: {"games": len(splits.read_split(name)), "hash": splits.split_hash(name)} for name in splits.SPLITS}
     if as_json:
         click.echo(json.dumps(found))
         return

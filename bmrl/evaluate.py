@@ -124,8 +124,7 @@ def search_reference(tasks: Sequence[Task], budget: int) -> float | None:
     if not all(task.search_turns for task in tasks):
         return None
     shares = [
-        sum(turns is not None and turns <= budget for turns in task.search_turns)
-        / len(task.search_turns)
+        sum(turns is not None and turns <= budget for turns in task.search_turns) / len(task.search_turns)
         for task in tasks
     ]
     return sum(shares) / len(shares)
@@ -210,10 +209,7 @@ def result(
         "errors": len(errored),
         "errored": [{**entry, "end_reason": str(entry["end_reason"])} for entry in errored],
         "area": area(points),
-        "budgets": [
-            {key: value for key, value in asdict(point).items() if key != "tasks"}
-            for point in points
-        ],
+        "budgets": [{key: value for key, value in asdict(point).items() if key != "tasks"} for point in points],
     }
 
 
@@ -270,10 +266,7 @@ def _played(
         seeds.add(seed)
         count += 1
     keys = [
-        [
-            [(task.task_id, seed, budget if told else 0) for budget in budgets]
-            for seed in sorted(seeds)
-        ]
+        [[(task.task_id, seed, budget if told else 0) for budget in budgets] for seed in sorted(seeds)]
         for task in tasks
     ]
     wanted = {key for per_task in keys for per_seed in per_task for key in per_seed}

@@ -121,8 +121,7 @@ GLOSSARY: dict[str, Metric] = {
     "learning_rate": Metric("1", "learning rate of the step", "as scheduled", "-"),
     "logprob_gap": Metric(
         "nats",
-        "mean absolute difference of the sampler's and the update's log-probabilities of the "
-        "sampled tokens",
+        "mean absolute difference of the sampler's and the update's log-probabilities of the sampled tokens",
         "1e-6 in float32 on a CPU; up to about 0.01 in bfloat16",
         "grows: the sampler is not the policy; the run stops at rollout.max_logprob_gap",
     ),
@@ -199,10 +198,7 @@ class MetricsFile:
         unknown = [key for key in record if metric(key) is None]
         if unknown:
             raise KeyError(f"not in the metrics glossary: {', '.join(unknown)}")
-        finite = {
-            key: value if value is not None and math.isfinite(value) else None
-            for key, value in record.items()
-        }
+        finite = {key: value if value is not None and math.isfinite(value) else None for key, value in record.items()}
         append_json(self.path, finite)
 
     def read(self) -> list[dict[str, float | None]]:
@@ -222,9 +218,7 @@ class MetricsFile:
             except (ValueError, KeyError, TypeError):
                 sound = False
             if not sound:
-                raise BmrlError(
-                    f"{self.path}:{number}: damaged, not a step's metrics; remove the line"
-                )
+                raise BmrlError(f"{self.path}:{number}: damaged, not a step's metrics; remove the line")
             records.append(record)
         return records
 

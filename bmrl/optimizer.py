@@ -8,7 +8,9 @@ from torch import nn
 from bmrl.errors import UsageError
 
 
-def make_optimizer(name: str, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float, beta2: float) -> torch.optim.Optimizer:
+def make_optimizer(
+    name: str, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float, beta2: float
+) -> torch.optim.Optimizer:
     """AdamW, or its 8-bit form.
 
     Raises:
@@ -22,8 +24,12 @@ def make_optimizer(name: str, parameters: Iterable[nn.Parameter], *, learning_ra
     try:
         import bitsandbytes
     except ImportError as error:
-        raise UsageError("optimizer.name: adamw8bit needs bitsandbytes; install it with: pip install 'bmrl[quantization]'") from error
-    optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
+        raise UsageError(
+            "optimizer.name: adamw8bit needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
+        ) from error
+    optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
+        parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay
+    )
     return optimizer
 
 
@@ -40,5 +46,6 @@ def learning_rate(step: int, *, peak: float, warmup_steps: int, schedule: str, s
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Sets the learning rate of all parameters."""
     for group in optimizer.param_groups:
         group["lr"] = value

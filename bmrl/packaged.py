@@ -33,11 +33,7 @@ def find(name: str) -> Path:
         raise UsageError("the recipe's name is too long for a file")
     inside = recipes_path(f"{path.stem}.yaml")
     # `quickstart`, `quickstart.yaml` and `recipes/quickstart.yaml`, but no other folder.
-    if (
-        path.parent in (Path(), Path("recipes"))
-        and path.suffix in ("", ".yaml")
-        and inside.is_file()
-    ):
+    if path.parent in (Path(), Path("recipes")) and path.suffix in ("", ".yaml") and inside.is_file():
         return inside
     if path.parent == Path() and not path.suffix:
         close = get_close_matches(name, [header.name for header in headers()], n=1)

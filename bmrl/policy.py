@@ -5,7 +5,6 @@ both speak of the same distribution.
 """
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -53,11 +52,12 @@ class Policy:
 
     def hidden(self, **inputs: Any) -> Tensor:
         """Last hidden states (batch, time, width) of the decoder."""
-        return self.causal.get_decoder()(**inputs).last_hidden_state
+        states: Tensor = self.causal.get_decoder()(**inputs).last_hidden_state
+        return states
 
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits (..., vocabulary) of hidden states (..., width)."""
-        logits = self.causal.get_output_embeddings()(hidden).float()
+        logits: Tensor = self.causal.get_output_embeddings()(hidden).float()
         cap = getattr(self.causal.config, "final_logit_softcapping", None)
         return torch.tanh(logits / cap) * cap if cap else logits
 
@@ -86,15 +86,21 @@ class Policy:
         own = self.adapter_tensors()
         if set(own) != set(tensors):
             odd = sorted(set(own) ^ set(tensors))[0]
-            raise BmrlError(f"the checkpoint does not fit the model: {odd} stands only on one side; was the recipe changed?")
+            raise BmrlError(
+                f"the checkpoint does not fit the model: {odd} stands only on one side; was the recipe changed?"
+            )
         with torch.no_grad():
             for name, tensor in own.items():
                 if tensor.shape != tensors[name].shape:
-                    raise BmrlError(f"the checkpoint does not fit the model: {name} is {tuple(tensors[name].shape)}, the model has {tuple(tensor.shape)}")
+                    raise BmrlError(
+                        f"the checkpoint does not fit the model: {name} is {tuple(tensors[name].shape)}, "
+                        f"the model has {tuple(tensor.shape)}"
+                    )
                 tensor.copy_(tensors[name])
 
 
 def best_device() -> torch.device:
+    """The CUDA card if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -104,7 +110,10 @@ def locate(name: str) -> str:
         return name
     folder = data_path("pocket")
     if not (folder / "model.safetensors").is_file():
-        raise BmrlError("data/pocket/model.safetensors is missing; reinstall bmrl, or train it with: bmrl sft recipes/pocket_sft.yaml")
+        raise BmrlError(
+            "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
+            "bmrl sft recipes/pocket_sft.yaml"
+        )
     return str(folder)
 
 
@@ -144,7 +153,8 @@ def load(
             problem = str(error).replace(where, name).splitlines()[0] if str(error) else type(error).__name__
             raise BmrlError(f"model.name: {name} cannot be loaded: {problem}") from error
         raise BmrlError(
-            f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: bmrl train recipes/quickstart.yaml"
+            f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
+            "bmrl train recipes/quickstart.yaml"
         ) from error
     if quantization == "none":
         causal = causal.to(device)
@@ -169,7 +179,9 @@ def _nf4(dtype: str) -> Any:
     try:
         import bitsandbytes  # noqa: F401
     except ImportError as error:
-        raise UsageError("model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'") from error
+        raise UsageError(
+            "model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
+        ) from error
     from transformers import BitsAndBytesConfig
 
     return BitsAndBytesConfig(
@@ -180,7 +192,9 @@ def _nf4(dtype: str) -> Any:
     )
 
 
-def with_new_adapter(policy: Policy, *, rank: int, alpha: int, dropout: float, targets: str | list[str], seed: int) -> Policy:
+def with_new_adapter(
+    policy: Policy, *, rank: int, alpha: int, dropout: float, targets: str | list[str], seed: int
+) -> Policy:
     """Adds a fresh LoRA adapter; it changes nothing until it is trained (B is 0).
 
     Args:
@@ -188,9 +202,7 @@ def with_new_adapter(policy: Policy, *, rank: int, alpha: int, dropout: float, t
     """
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(
-        r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM"
-    )
+    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
     with seeded(seed):
         try:
             model = get_peft_model(policy.causal, config)
@@ -211,11 +223,15 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
     from peft import PeftConfig, PeftModel
 
     if not (folder / "adapter_config.json").is_file():
-        raise BmrlError(f"model.adapter: {folder} holds no adapter_config.json; name an adapter folder or a finished run")
+        raise BmrlError(
+            f"model.adapter: {folder} holds no adapter_config.json; name an adapter folder or a finished run"
+        )
     try:
         config = PeftConfig.from_pretrained(str(folder))
         if rank is not None and config.r != rank:
-            raise UsageError(f"lora.rank: the recipe says {rank}, the adapter in {folder} has {config.r}; set lora.rank={config.r}")
+            raise UsageError(
+                f"lora.rank: the recipe says {rank}, the adapter in {folder} has {config.r}; set lora.rank={config.r}"
+            )
         model = PeftModel.from_pretrained(policy.causal, str(folder), is_trainable=True, config=config)
     except UsageError:
         raise
@@ -252,7 +268,18 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def new_model(tokenizer: Any, *, layers: int, hidden: int, heads: int, kv_heads: int, intermediate: int, context_tokens: int, seed: int, name: str) -> Policy:
+def new_model(
+    tokenizer: Any,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    intermediate: int,
+    context_tokens: int,
+    seed: int,
+    name: str,
+) -> Policy:
     """A Llama-architecture model with random weights, fp32, embeddings tied."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -279,7 +306,7 @@ def new_model(tokenizer: Any, *, layers: int, hidden: int, heads: int, kv_heads:
 def save_model(policy: Policy, folder: Path) -> None:
     """Writes model and tokenizer in plain transformers format."""
     _quiet()
-    os.makedirs(folder, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     policy.causal.save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
@@ -310,6 +337,6 @@ def token_logprobs(policy: Policy, ids: Tensor, picked: Tensor, *, temperature: 
 
     pieces = [
         checkpoint(piece, state, target, use_reentrant=False) if torch.is_grad_enabled() else piece(state, target)
-        for state, target in zip(before.split(HEAD_CHUNK), targets.split(HEAD_CHUNK), strict=True)
+        for state, target in zip(torch.split(before, HEAD_CHUNK), torch.split(targets, HEAD_CHUNK), strict=True)
     ]
     return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])

@@ -37,9 +37,7 @@ def write(runs: list[Path]) -> list[Path]:
         if not found:
             raise BmrlError(f"{run}: no evaluation to plot; run: bmrl eval {run}")
         drawings.append((run / "plots" / "success_over_budgets.png", _budgets_plot(name, found)))
-        steps = [
-            r for r in MetricsFile(run / "metrics.jsonl").read() if r.get("success") is not None
-        ]
+        steps = [r for r in MetricsFile(run / "metrics.jsonl").read() if r.get("success") is not None]
         if steps:
             path = run / "plots" / "success_over_training.png"
             drawings.append((path, _training_plot(name, found, steps)))
@@ -61,9 +59,7 @@ def _evaluation(path: Path) -> Evaluation:
         result = json.loads(path.read_bytes())
         checkpoint = result["checkpoint"]
         step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
-        rows = [
-            row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")
-        ]
+        rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
         sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
         sound = sound and {"split", "tasks", "area"} <= result.keys()
     except (OSError, ValueError, KeyError, TypeError):
@@ -117,9 +113,7 @@ def _curve(axes: Any, result: Mapping[str, Any], label: str, colour: str, marker
     )
 
 
-def _dashed(
-    axes: Any, result: Mapping[str, Any], key: str, label: str, colour: str, line: str
-) -> None:
+def _dashed(axes: Any, result: Mapping[str, Any], key: str, label: str, colour: str, line: str) -> None:
     rows = [row for row in result["budgets"] if row.get(key) is not None]
     if rows:
         budgets, shares = [row["budget"] for row in rows], [row[key] for row in rows]

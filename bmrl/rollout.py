@@ -162,8 +162,8 @@ def rollout(
         if not added:
             continue
 
-        draws = {row: live[row].draws.random(turn_tokens) for row in added}
-        for row, completion in sampler.generate(added, draws, temperature=temperature, stop_ids=chat.stop_ids):
+        uniforms = {row: live[row].draws.random(turn_tokens) for row in added}
+        for row, completion in sampler.generate(added, uniforms, temperature=temperature, stop_ids=chat.stop_ids):
             turn = _act(live[row], shown[row], tuple(added[row]), completion, chat)
             pool.step(row, turn.action)
         for answer in collect(sorted(added)):

@@ -114,9 +114,7 @@ def lock(folder: Path) -> Iterator[None]:
         except BlockingIOError as error:
             file.seek(0)
             pid = file.read().strip() or "unknown"
-            raise BmrlError(
-                f"another process (pid {pid}) uses {folder}; wait for it or stop it"
-            ) from error
+            raise BmrlError(f"another process (pid {pid}) uses {folder}; wait for it or stop it") from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()
@@ -150,9 +148,7 @@ def _read_object(path: Path) -> dict[str, Any]:
             f"{path}: missing, so {path.parent} is not a run folder; name one, usually in runs/"
         ) from error
     except (OSError, ValueError) as error:
-        raise BmrlError(
-            f"{path}: damaged ({_reason(error)}); restore it or start a new run"
-        ) from error
+        raise BmrlError(f"{path}: damaged ({_reason(error)}); restore it or start a new run") from error
     if not isinstance(value, dict):
         raise BmrlError(f"{path}: damaged (not a JSON object); restore it or start a new run")
     return value

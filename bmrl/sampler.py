@@ -70,8 +70,10 @@ class _LiveCache(Cache):  # type: ignore[misc]
         self._at = (rows, positions)
         self._read = slice(first, first + len(positions)), width
 
-    def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        return self._put(self._keys, key, layer_idx), self._put(self._values, value, layer_idx)
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor]:
+        return self._put(self._keys, key_states, layer_idx), self._put(self._values, value_states, layer_idx)
 
     def _put(self, blocks: list[Tensor | None], new: Tensor, layer: int) -> Tensor:
         """Stores ``new`` (rows, kv_heads, time, head_dim); what these rows hold, as a view."""
@@ -220,8 +222,8 @@ class LiveSampler:
         """Admits rows. Each distinct opening is computed once, unless a live sibling still holds it."""
         first = len(self._order)
         made: dict[tuple[int, ...], int] = {}  # opening -> place that holds it
-        for place, row in enumerate(self._live):
-            made.setdefault(tuple(row.tokens[: row.opening]), place)
+        for place, held in enumerate(self._live):
+            made.setdefault(tuple(held.tokens[: held.opening]), place)
         needed = [o for o in dict.fromkeys(openings.values()) if o not in made]
         # Rows that compute come first, so that they are neighbours in the block.
         leaders = {next(row for row, o in openings.items() if o == opening): opening for opening in needed}

@@ -32,7 +32,9 @@ class Example:
     weights: tuple[float, ...]
 
 
-def example(shown: Sequence[Shown], chat: Chat, *, announce: str, budget: int, observation_weight: float, context_tokens: int) -> Example:
+def example(
+    shown: Sequence[Shown], chat: Chat, *, announce: str, budget: int, observation_weight: float, context_tokens: int
+) -> Example:
     """Turns of a demonstration as one row, cut at the first turn that would not fit or is beyond the budget."""
     ids: list[int] = []
     weights: list[float] = []
@@ -68,7 +70,14 @@ def batches(lengths: Sequence[int], *, batch_tokens: int, rng: Generator, window
     return [result[i] for i in rng.permutation(len(result)).tolist()]
 
 
-def sft_step(policy: Policy, optimizer: torch.optim.Optimizer, rows: Sequence[Example], *, micro_batch_tokens: int, max_grad_norm: float) -> dict[str, float]:
+def sft_step(
+    policy: Policy,
+    optimizer: torch.optim.Optimizer,
+    rows: Sequence[Example],
+    *,
+    micro_batch_tokens: int,
+    max_grad_norm: float,
+) -> dict[str, float]:
     """One optimizer step on a batch of rows: cross-entropy, averaged over the weights of the whole batch."""
     total = sum(sum(row.weights) for row in rows)
     optimizer.zero_grad(set_to_none=True)
@@ -93,4 +102,9 @@ def sft_step(policy: Policy, optimizer: torch.optim.Optimizer, rows: Sequence[Ex
         action_count += int(actions.sum())
     norm = torch.nn.utils.clip_grad_norm_(list(policy.trainable.values()), max_grad_norm)
     optimizer.step()
-    return {"loss": loss_sum, "action_loss": action_loss / max(1.0, action_count), "grad_norm": float(norm), "tokens": float(sum(len(r.token_ids) for r in rows))}
+    return {
+        "loss": loss_sum,
+        "action_loss": action_loss / max(1.0, action_count),
+        "grad_norm": float(norm),
+        "tokens": float(sum(len(r.token_ids) for r in rows)),
+    }

@@ -43,9 +43,7 @@ def _commit(root: Path) -> str | None:
     if not ((root / ".git").exists() and (root / "bmrl" / "system.py").is_file()):
         return None
     try:
-        answer = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5
-        )
+        answer = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return answer.stdout.strip() or None

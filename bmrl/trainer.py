@@ -51,7 +51,9 @@ class Update:
     max_logprob_gap: float
 
 
-def plan_step(step: int, *, tasks: Sequence[Task], split: str, seed: int, groups: int, group_size: int, budget: Any) -> list[list[Play]]:
+def plan_step(
+    step: int, *, tasks: Sequence[Task], split: str, seed: int, groups: int, group_size: int, budget: Any
+) -> list[list[Play]]:
     """The groups of a training step: task and budget of each drawn from streams of their own.
 
     Tasks come in an order shuffled anew each epoch; none comes twice before all came once.

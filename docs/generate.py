@@ -36,13 +36,9 @@ def cli_page() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _helps(
-    command: click.Command, path: str, parent: click.Context | None
-) -> Iterator[tuple[str, str]]:
+def _helps(command: click.Command, path: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
     # A fixed width: the pages must not depend on the terminal.
-    context = click.Context(
-        command, info_name=path.split()[-1], parent=parent, terminal_width=88, max_content_width=88
-    )
+    context = click.Context(command, info_name=path.split()[-1], parent=parent, terminal_width=88, max_content_width=88)
     yield path, command.get_help(context)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
@@ -71,9 +67,7 @@ def _tables(section: type[Section], path: str) -> Iterator[str]:
     for name, field in section.model_fields.items():
         inner = list(sections(field.annotation))
         key = f"{path}{name}"
-        lines.append(
-            f"| `{key}` | {_type(field)} | {_default(field)} | {field.description or ''} |"
-        )
+        lines.append(f"| `{key}` | {_type(field)} | {_default(field)} | {field.description or ''} |")
         for choice in inner:
             title = f"{key}, kind `{kinds(choice)[0]}`" if len(inner) > 1 else f"{key}"
             below.append((choice, f"{key}.", title))

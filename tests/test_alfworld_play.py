@@ -209,9 +209,7 @@ def test_the_expert_recovers_from_forced_actions() -> None:
 
 def test_demonstrations_are_reproducible() -> None:
     record = splits.read_split("train")[3]
-    one, two, three = (
-        demonstration(record, Random(seed), 0.2, admissible=True) for seed in (5, 5, 6)
-    )
+    one, two, three = (demonstration(record, Random(seed), 0.2, admissible=True) for seed in (5, 5, 6))
     assert one == two != three
     assert all("\nCommands: " in shown.observation for shown in one[0])
 
@@ -225,9 +223,7 @@ def test_the_expert_reads_only_text() -> None:
     expert = Expert(opening, Random(0))
     expert.observe("go to fridge 1", "You arrive at fridge 1. The fridge 1 is closed.")
     assert expert.act() == "open fridge 1"
-    expert.observe(
-        "open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a egg 1."
-    )
+    expert.observe("open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a egg 1.")
     assert expert.act() == "take egg 1 from fridge 1"
     # Forced: it is closed again, and the agent sent elsewhere.
     expert.observe("close fridge 1", "You close the fridge 1.")

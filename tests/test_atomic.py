@@ -99,9 +99,7 @@ def test_a_full_disk_leaves_no_half_line(tmp_path):
     assert (tmp_path / "m.jsonl").read_text() == '{"step": 1}\n'
 
 
-@pytest.mark.parametrize(
-    ("number", "start"), [("ENOSPC", "disk full"), ("EDQUOT", "disk full"), ("EACCES", "no perm")]
-)
+@pytest.mark.parametrize(("number", "start"), [("ENOSPC", "disk full"), ("EDQUOT", "disk full"), ("EACCES", "no perm")])
 def test_disk_errors_name_the_file(number, start):
     import errno
 

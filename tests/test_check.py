@@ -62,13 +62,9 @@ def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
 def test_what_a_bare_machine_lacks(bare: Path) -> None:
     lines = missing(recipe("alfworld_mix"))
     assert lines[0] == (
-        "no NVIDIA GPU is visible, which the recipe needs "
-        "(model.dtype: bfloat16, optimizer.name: adamw8bit)"
+        "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16, optimizer.name: adamw8bit)"
     )
-    assert (
-        "hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: "
-        "hf download Qwen/Qwen2.5-1.5B-Instruct"
-    ) in lines
+    assert ("hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct") in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
         refuse_missing(recipe("alfworld_mix"))

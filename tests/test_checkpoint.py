@@ -87,9 +87,7 @@ def test_optimizer_state_has_names_and_survives_before_the_first_step():
     assert checkpoint.optimizer_tensors(optimizer, names) == {}
     train(model, optimizer, 1)
     tensors = checkpoint.optimizer_tensors(optimizer, names)
-    assert sorted(tensors) == sorted(
-        f"{slot}/{name}" for slot in ("exp_avg", "exp_avg_sq", "step") for name in names
-    )
+    assert sorted(tensors) == sorted(f"{slot}/{name}" for slot in ("exp_avg", "exp_avg_sq", "step") for name in names)
     checkpoint.restore_optimizer(optimizer, names, {})
     assert len(optimizer.state) == 0
 
@@ -180,9 +178,7 @@ def test_damage_is_named_and_passed_over(tmp_path, name, how):
     save(tmp_path, 10, model, optimizer, a=1)
     path = save(tmp_path, 20, model, optimizer, a=1)
     damage(path, name, how)
-    with pytest.raises(
-        BmrlError, match=f"step-000020/{name}: damaged.*remove the folder"
-    ) as caught:
+    with pytest.raises(BmrlError, match=f"step-000020/{name}: damaged.*remove the folder") as caught:
         checkpoint.load(path)
     assert "\n" not in str(caught.value)
     lines = []
@@ -290,11 +286,7 @@ except BmrlError as error:
 
 def test_a_full_disk_leaves_the_earlier_checkpoint_and_nothing_else(tmp_path):
     save_simply(tmp_path, 1, 1.0)
-    answer = subprocess.run(
-        [sys.executable, "-B", "-c", FULL, str(tmp_path)], capture_output=True, text=True
-    )
-    assert answer.stdout == (
-        "disk full: could not write optimizer.safetensors; free space and resume with --resume\n"
-    )
+    answer = subprocess.run([sys.executable, "-B", "-c", FULL, str(tmp_path)], capture_output=True, text=True)
+    assert answer.stdout == ("disk full: could not write optimizer.safetensors; free space and resume with --resume\n")
     assert names(tmp_path) == ["step-000001"]
     assert checkpoint.load(tmp_path / "step-000001").state == {"value": 1.0}

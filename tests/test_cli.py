@@ -128,9 +128,7 @@ def test_mistakes_of_a_recipe_are_lines_of_their_own_and_nothing_is_written(
 
 def test_train_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
     # A packaged recipe by its path in a clone, although this folder has no recipes/.
-    code, out, _ = run(
-        "train", "recipes/quickstart.yaml", "--set", "train.steps=3", "--run", "r", "--resume"
-    )
+    code, out, _ = run("train", "recipes/quickstart.yaml", "--set", "train.steps=3", "--run", "r", "--resume")
     assert (code, out) == (0, "runs/fake\n")
     ((recipe, options),) = calls
     assert recipe.train.steps == 3
@@ -162,9 +160,7 @@ def test_an_unknown_recipe(run: Run) -> None:
     )
 
 
-def test_a_recipe_that_this_machine_cannot_run(
-    run: Run, calls: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recipe_that_this_machine_cannot_run(run: Run, calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     code, out, err = run("train", "alfworld_mix")
     assert (code, out) == (1, "")
@@ -267,9 +263,7 @@ def test_new_copies_under_a_new_name_and_overwrites_nothing(run: Run) -> None:
 
 
 def test_new_refuses_what_is_no_name_or_no_place(run: Run, tmp_path: Path) -> None:
-    assert run("new", "a b")[2] == (
-        "bmrl: a b is no recipe name; use letters, digits, `.`, `_` and `-`\n"
-    )
+    assert run("new", "a b")[2] == ("bmrl: a b is no recipe name; use letters, digits, `.`, `_` and `-`\n")
     assert run("new", "a", "--out", "no/where.yaml")[2] == (
         "bmrl: no/where.yaml cannot be written (no such file or directory)\n"
     )

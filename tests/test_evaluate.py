@@ -40,9 +40,7 @@ TASKS = [task("a"), task("b"), task("c"), task("d")]
 
 def test_every_task_is_played_once_per_seed_and_one_pass_serves_all_budgets():
     plays = plan_plays(TASKS, "valid", [8, 30, 4], [0, 7], "none")
-    assert sorted((p.task.task_id, p.seed) for p in plays) == sorted(
-        (name, seed) for name in "abcd" for seed in (0, 7)
-    )
+    assert sorted((p.task.task_id, p.seed) for p in plays) == sorted((name, seed) for name in "abcd" for seed in (0, 7))
     assert {p.budget for p in plays} == {30}
     assert len({(p.step, p.group, p.episode) for p in plays}) == 8
 

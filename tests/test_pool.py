@@ -29,9 +29,7 @@ def no_process_left() -> Iterator[None]:
 
 
 def pool(*, workers: int, slots: int = 3, timeout_s: float = 20.0, label: str = "echo") -> Pool:
-    return Pool(
-        "echo", {"label": label}, workers=workers, timeout_s=timeout_s, slots=slots, make=make
-    )
+    return Pool("echo", {"label": label}, workers=workers, timeout_s=timeout_s, slots=slots, make=make)
 
 
 def ask(pool: Pool, requests: dict[int, Task | str]) -> list[Reply | Failed]:
@@ -76,9 +74,7 @@ def test_same_results_for_any_number_of_workers() -> None:
         with pool(workers=count, slots=5) as p:
             for turn in range(40):
                 slots = draw.sample(range(5), 3)
-                asked = {
-                    s: draw.choice(words) if s in live else Task(f"{turn}", "e") for s in slots
-                }
+                asked = {s: draw.choice(words) if s in live else Task(f"{turn}", "e") for s in slots}
                 rounds.append(ask(p, asked))
                 live |= set(slots)
                 live -= {a.slot for a in rounds[-1] if isinstance(a, Failed)}

@@ -74,8 +74,7 @@ BAD = [
     ),
     (
         "rollout: {temperature: 0}",
-        "r.yaml:4: rollout.temperature: must be above 0, got 0; "
-        "sampling temperature in training (default 1.0)",
+        "r.yaml:4: rollout.temperature: must be above 0, got 0; sampling temperature in training (default 1.0)",
     ),
     (
         "lora: {dropout: 1}",
@@ -84,8 +83,7 @@ BAD = [
     ),
     (
         "optimizer: {learning_rate: .nan}",
-        "r.yaml:4: optimizer.learning_rate: must be a finite number, got nan; "
-        "peak learning rate (default 1e-05)",
+        "r.yaml:4: optimizer.learning_rate: must be a finite number, got nan; peak learning rate (default 1e-05)",
     ),
     (
         "chat: {think: on}",
@@ -93,8 +91,7 @@ BAD = [
     ),
     (
         "model: {dtype: float16}",
-        'r.yaml:4: model.dtype: expected one of bfloat16, float32, got text "float16"; '
-        "did you mean bfloat16?",
+        'r.yaml:4: model.dtype: expected one of bfloat16, float32, got text "float16"; did you mean bfloat16?',
     ),
     (
         "model: {name: 7}",
@@ -117,8 +114,7 @@ BAD = [
     ("tracking: jsonl", 'r.yaml:4: tracking: expected a list, got text "jsonl"; write [jsonl]'),
     (
         "reward: 1.0",
-        "r.yaml:4: reward: expected a section, got 1.0; "
-        "what an episode is worth; success is reported as it is",
+        "r.yaml:4: reward: expected a section, got 1.0; what an episode is worth; success is reported as it is",
     ),
     (
         "env: {name: alfwrld}",
@@ -134,8 +130,7 @@ BAD = [
     ),
     (
         "env: {args: {source: embedded}, eval_split: valid_sen}",
-        "r.yaml:4: env.eval_split: the embedded games have no split valid_sen; "
-        "did you mean valid_seen?",
+        "r.yaml:4: env.eval_split: the embedded games have no split valid_sen; did you mean valid_seen?",
     ),
     # contradictions
     (
@@ -144,8 +139,7 @@ BAD = [
     ),
     (
         "lora: null",
-        "r.yaml:4: lora: null needs `sft`; reinforcement learning trains an adapter, "
-        "e.g. {rank: 16}",
+        "r.yaml:4: lora: null needs `sft`; reinforcement learning trains an adapter, e.g. {rank: 16}",
     ),
     (
         "chat: {think: true}\nmodel: {name: a/b}\nrollout: {turn_tokens: 32}",
@@ -153,8 +147,7 @@ BAD = [
     ),
     (
         "rollout: {turn_tokens: 64}\nmodel: {context_tokens: 64}",
-        "r.yaml:4: rollout.turn_tokens: 64 leaves no room in model.context_tokens 64; "
-        "raise the latter",
+        "r.yaml:4: rollout.turn_tokens: 64 leaves no room in model.context_tokens 64; raise the latter",
     ),
     (
         "chat: {system: Hello}",
@@ -202,8 +195,7 @@ BUDGETS = [
     ("{kind: loguniform, low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
     (
         "8",
-        "budget.train: expected a section, got 8; "
-        "distribution the budget of a training group is drawn from",
+        "budget.train: expected a section, got 8; distribution the budget of a training group is drawn from",
     ),
 ]
 

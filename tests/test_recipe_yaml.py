@@ -96,12 +96,8 @@ def test_files_that_are_no_recipe(tmp_path: Path) -> None:
     empty = ["r.yaml: is empty; start from a packaged recipe: bmrl new NAME"]
     assert said(b"") == empty
     assert said(b"# only a comment\n") == empty
-    assert said(b"- a\n- b\n") == [
-        "r.yaml:1: the file holds a list; a recipe is `key: value` lines"
-    ]
-    assert said(b"hello\n") == [
-        "r.yaml:1: the file holds a single value; a recipe is `key: value` lines"
-    ]
+    assert said(b"- a\n- b\n") == ["r.yaml:1: the file holds a list; a recipe is `key: value` lines"]
+    assert said(b"hello\n") == ["r.yaml:1: the file holds a single value; a recipe is `key: value` lines"]
     assert said(b"name: a\nseed: \xff\n") == ["r.yaml:2: not UTF-8 text; save the recipe as UTF-8"]
     assert said(b"name: a\n\0") == ["r.yaml:2: a binary file; a recipe is YAML text"]
     assert said(b"#" * (MAX_BYTES + 1)) == ["r.yaml: larger than 32,000 bytes; this is no recipe"]
@@ -116,9 +112,7 @@ def test_paths_that_cannot_be_read(tmp_path: Path) -> None:
         (line,) = caught.value.problems
         return line
 
-    assert said(tmp_path / "nope.yaml") == (
-        f"{tmp_path}/nope.yaml: no such file; bmrl recipes lists the packaged ones"
-    )
+    assert said(tmp_path / "nope.yaml") == (f"{tmp_path}/nope.yaml: no such file; bmrl recipes lists the packaged ones")
     assert said(tmp_path) == f"{tmp_path}: is a folder; name a recipe file in it"
     assert "cannot be read" in said(tmp_path / ("x" * 300))  # longer than a file name may be
     if os.geteuid() != 0:  # root reads everything
@@ -184,8 +178,7 @@ BAD_OVERRIDES = [
     ),
     (
         "lora.dropout=0.5",
-        "--set lora.dropout=0.5: lora.dropout: 0.5 with `train`; "
-        "set 0, or the update is not on-policy",
+        "--set lora.dropout=0.5: lora.dropout: 0.5 with `train`; set 0, or the update is not on-policy",
     ),
 ]
 

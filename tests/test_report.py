@@ -112,9 +112,7 @@ def test_no_run_is_wrong_use(tmp_path):
         write([tmp_path])
 
 
-@pytest.mark.parametrize(
-    "text", ["{", "[]", '{"checkpoint": null, "budgets": []}', json.dumps({"budgets": 3})]
-)
+@pytest.mark.parametrize("text", ["{", "[]", '{"checkpoint": null, "budgets": []}', json.dumps({"budgets": 3})])
 def test_a_damaged_evaluation_is_named(run, text):
     (run / "eval" / "step-000005.json").write_text(text)
     with pytest.raises(BmrlError, match=r"step-000005\.json: damaged") as caught:

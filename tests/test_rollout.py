@@ -89,7 +89,7 @@ def test_mask_is_exactly_what_was_sampled_also_where_stop_and_pad_stand_in_a_pro
     sampled = [i for i, m in zip(episode.token_ids, episode.action_mask, strict=True) if m]
     assert sampled == [i for turn in episode.turns for i in turn.action_ids]
     # Each turn's last sampled token is the stop token, and it is trained.
-    ends = [i for i, m in enumerate(episode.action_mask) if m and not episode.action_mask[i + 1 : i + 2] == (True,)]
+    ends = [i for i, m in enumerate(episode.action_mask) if m and episode.action_mask[i + 1 : i + 2] != (True,)]
     assert [episode.token_ids[i] for i in ends] == [STOP] * 3
 
 
@@ -103,7 +103,7 @@ def test_invalid_action_costs_a_turn():
 def test_turn_cut_off_holds_no_action_and_is_closed():
     # Two of the five tokens of "go go go go"+stop fit: no stop token, so no action, although "go go" was said.
     long = CHAT.answer("go go go go")
-    (episode,), sampler = play(lambda row, n: long if n == 0 else CHAT.answer("go"), [(1, 3)], turn_tokens=2)
+    (episode,), _ = play(lambda row, n: long if n == 0 else CHAT.answer("go"), [(1, 3)], turn_tokens=2)
     first, second = episode.turns
     assert (first.action, first.valid, len(first.action_ids)) == ("", False, 2)
     assert second.observation_ids[0] == STOP  # closed by us, as context, not as an action

@@ -242,7 +242,5 @@ def test_system_info_names_versions_and_no_person_or_place():
 
 def test_system_info_imports_nothing_heavy():
     code = "import sys; from bmrl.run_folder import system_info; system_info(); print('torch' in sys.modules)"
-    answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert answer.stdout == "False\n"

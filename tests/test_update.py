@@ -30,7 +30,9 @@ UPDATE = Update(
 
 def turn(words: str = "go", *, valid: bool = True) -> Turn:
     ids = CHAT.answer(words)
-    return Turn("You are at place 1.", CHAT.opening("You are at place 1."), words, words, ids, (-1.0,) * len(ids), valid, 0.0)
+    return Turn(
+        "You are at place 1.", CHAT.opening("You are at place 1."), words, words, ids, (-1.0,) * len(ids), valid, 0.0
+    )
 
 
 def episode(reason=EndReason.BUDGET, *turns: Turn, number: int = 0) -> Episode:

@@ -72,9 +72,7 @@ def _contradictions(data: Any, wrong: Sequence[Key]) -> list[Problem]:
         _repair(repaired, key)
     _fill(repaired)
     _, problems = _validated(repaired)
-    return [
-        (key, text) for key, text in problems if not any(_related(key, other) for other in wrong)
-    ]
+    return [(key, text) for key, text in problems if not any(_related(key, other) for other in wrong)]
 
 
 def _repair(data: Any, key: Key) -> None:

@@ -82,9 +82,7 @@ def _worded(key: Key, errors: Sequence[ErrorDetails], data: Any) -> str:
     if kind == "extra_forbidden":
         return f"unknown key; {_known(key, data)}"
     if kind.startswith("union_tag"):
-        kinds = context.get("expected_tags", "'fixed', 'mix', 'uniform', 'loguniform'").replace(
-            "'", ""
-        )
+        kinds = context.get("expected_tags", "'fixed', 'mix', 'uniform', 'loguniform'").replace("'", "")
         tag = context.get("tag")
         if tag is None:
             return f"missing; add one of: {kinds}"
@@ -98,10 +96,7 @@ def _worded(key: Key, errors: Sequence[ErrorDetails], data: Any) -> str:
     if kind == "string_too_short":
         return f"the text is empty; {_about(key, data)}"
     if kind == "string_pattern_mismatch":
-        return (
-            f"letters, digits, `.`, `_` and `-` only, a letter or digit first, got {got(value)}; "
-            f"{_about(key, data)}"
-        )
+        return f"letters, digits, `.`, `_` and `-` only, a letter or digit first, got {got(value)}; {_about(key, data)}"
     if kind == "finite_number":
         return f"must be a finite number, got {got(value)}; {_about(key, data)}"
     if kind == "literal_error" and len(errors) == 1:
@@ -240,11 +235,7 @@ def kinds(section: type[Section]) -> tuple[Any, ...]:
 
 def sections(annotation: Any) -> Iterator[type[Section]]:
     """The section classes an annotation allows."""
-    if (
-        isinstance(annotation, type)
-        and annotation is not NoneType
-        and issubclass(annotation, Section)
-    ):
+    if isinstance(annotation, type) and annotation is not NoneType and issubclass(annotation, Section):
         yield annotation
     for inner in get_args(annotation):
         yield from sections(inner)

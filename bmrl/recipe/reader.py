@@ -153,9 +153,7 @@ def _text(path: Path) -> str:
         _refuse(str(path), "is a folder", "name a recipe file in it")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        _refuse(
-            str(path), f"cannot be read ({reason.lower()})", "check the path and its permissions"
-        )
+        _refuse(str(path), f"cannot be read ({reason.lower()})", "check the path and its permissions")
     if len(raw) > MAX_BYTES:
         _refuse(str(path), f"larger than {MAX_BYTES:,} bytes", "this is no recipe")
     try:
@@ -227,9 +225,7 @@ def _value(event: Any, events: Iterator[Any], source: Source, key: Key, place_of
             f"has an anchor (&{shown(str(event.anchor))}); write values out and remove it",
         )
     if event.tag is not None:
-        source.add(
-            place, key, f"has a tag ({shown(str(event.tag))}); a recipe is plain data, remove it"
-        )
+        source.add(place, key, f"has a tag ({shown(str(event.tag))}); a recipe is plain data, remove it")
     if isinstance(event, yaml.ScalarEvent):
         plain = event.style is None and event.tag is None
         return scalar(event.value) if plain else event.value
@@ -257,9 +253,7 @@ def _section(events: Iterator[Any], source: Source, key: Key, place_of: PlaceOf)
             source.add(place, (*key, event.value), "a key has an anchor or a tag; remove it")
         name, inner = event.value, (*key, event.value)
         if name == "<<" and event.style is None:
-            source.add(
-                place, key, "a merge key (<<); a recipe is complete in itself, write the keys out"
-            )
+            source.add(place, key, "a merge key (<<); a recipe is complete in itself, write the keys out")
             _value(next(events), events, Source(source.file), inner, place_of)
             continue
         if name in values:

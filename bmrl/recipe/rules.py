@@ -31,10 +31,7 @@ def _kind_of_training(recipe: "Recipe") -> Iterator[Problem]:
     if recipe.train is None and recipe.sft is None:
         yield (
             ("train",),
-            (
-                "missing, and so is `sft`; add `train` for reinforcement learning "
-                "or `sft` for supervised learning"
-            ),
+            ("missing, and so is `sft`; add `train` for reinforcement learning or `sft` for supervised learning"),
         )
     if recipe.train is not None and recipe.sft is not None:
         yield ("sft",), "stands beside `train`; a recipe has one of them, remove the other"
@@ -107,10 +104,7 @@ def _budgets(recipe: "Recipe") -> Iterator[Problem]:
         if train.weights is not None and len(train.weights) != len(train.turns):
             yield (
                 ("budget", "train", "weights"),
-                (
-                    f"{len(train.weights)} weights for {len(train.turns)} budgets; "
-                    "give one weight per entry of turns"
-                ),
+                (f"{len(train.weights)} weights for {len(train.turns)} budgets; give one weight per entry of turns"),
             )
         elif train.weights is not None and sum(train.weights) <= 0:
             yield ("budget", "train", "weights"), "all are 0; give one budget a positive weight"

@@ -52,6 +52,7 @@ def starting_policy(recipe: Recipe) -> Policy:
 
 
 def fresh_adapter(policy: Policy, recipe: Recipe) -> Policy:
+    """A new adapter as the recipe describes it."""
     assert recipe.lora is not None
     lora = recipe.lora
     seed = int(stream(recipe.seed, "adapter").integers(2**31))
@@ -61,11 +62,13 @@ def fresh_adapter(policy: Policy, recipe: Recipe) -> Policy:
 
 
 def make_pool(recipe: Recipe, slots: int) -> Pool:
+    """The recipe's environment, ``slots`` of them."""
     env = recipe.env
     return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
 
 
 def chat_for(recipe: Recipe, policy: Policy) -> Chat:
+    """How the policy is spoken to in the recipe's environment."""
     from bmrl.envs import instructions
 
     return make_chat(
@@ -95,6 +98,7 @@ def cache_rows(policy: Policy, *, kv_cache_gb: float, context_tokens: int) -> in
 
 
 def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announce: str | None = None) -> Player:
+    """What plays episodes as the recipe says; ``announce`` overrides its own."""
     return Player(
         policy=policy,
         chat=chat_for(recipe, policy),

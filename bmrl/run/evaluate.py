@@ -202,10 +202,16 @@ def find_target(target: str | None, checkpoint: str) -> Target:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
         recipe = _with_model(recipe, str(base))
         return Target(path.name, recipe, None, None, lambda: with_adapter(_load(recipe), path))
-    if target == "pocket" or (path / "config.json").is_file() or ("/" in target and not path.exists() and target.count("/") == 1):
+    if (
+        target == "pocket"
+        or (path / "config.json").is_file()
+        or ("/" in target and not path.exists() and target.count("/") == 1)
+    ):
         recipe = _with_model(recipe, target)
         return Target(path.name if path.exists() else target, recipe, None, None, lambda: _load(recipe))
-    raise UsageError(f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor 'pocket'")
+    raise UsageError(
+        f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor 'pocket'"
+    )
 
 
 def _run_target(folder: Path, checkpoint: str) -> Target:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bmrl import checkpoint, run_folder
+from bmrl import run_folder
 from bmrl.budgets import draw
 from bmrl.chat import Chat, make_chat
 from bmrl.check import refuse_missing
@@ -21,7 +21,7 @@ from bmrl.recipe import Recipe
 from bmrl.run.compose import say, starting_policy
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
-from bmrl.run.train import Loop, open_run, peak_memory_gb, restore, save, save_adapter
+from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter
 from bmrl.seeds import python_stream, stream
 from bmrl.sft import Example, Shown, batches, example, sft_step
 

@@ -72,12 +72,17 @@ def open_run(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool
     folder = run_dir or _newest_of(recipe.name)
     for key in sorted(_differences(run_folder.load_resolved(folder), resolved(recipe))):
         if key not in FREE:
-            raise UsageError(f"{folder}: {key} differs between this recipe and the run; resume with {folder}/recipe.yaml, or start anew without --resume")
+            raise UsageError(
+                f"{folder}: {key} differs between this recipe and the run; resume with {folder}/{run_folder.RECIPE}, "
+                "or start anew without --resume"
+            )
     return folder
 
 
 def _newest_of(name: str) -> Path:
-    runs = [p for p in Path("runs").glob(f"{name}*") if run_folder.is_run(p) and run_folder.load_resolved(p)["name"] == name]
+    runs = [
+        p for p in Path("runs").glob(f"{name}*") if run_folder.is_run(p) and run_folder.load_resolved(p)["name"] == name
+    ]
     if not runs:
         raise UsageError(f"no run of {name!r} in runs/ to resume; start it without --resume, or name it with --run")
     return max(runs, key=lambda p: (p / run_folder.RESOLVED).stat().st_mtime_ns)
@@ -94,7 +99,9 @@ def _episodes(recipe: Recipe) -> int:
     return max(recipe.rollout.tasks_per_step * recipe.rollout.group_size, 64)
 
 
-def _loop(recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Sequence[Task], poll: Callable[[], None]) -> None:
+def _loop(
+    recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Sequence[Task], poll: Callable[[], None]
+) -> None:
     assert recipe.train is not None
     settings = recipe.train
     names = list(policy.trainable)
@@ -105,14 +112,21 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Seque
         weight_decay=recipe.optimizer.weight_decay,
         beta2=recipe.optimizer.beta2,
     )
-    rows = min(_episodes(recipe), cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens))
+    rows = min(
+        _episodes(recipe),
+        cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens),
+    )
     player = make_player(recipe, policy, pool, rows=rows)
     loop = restore(folder, policy, optimizer, names)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
     update = _update(recipe)
     began = time.monotonic() - loop.elapsed_s
-    say(f"{folder}: {settings.steps} steps, {recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}, budgets up to {largest(recipe.budget.train)}, on {policy.device}")
+    groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
+    say(
+        f"{folder}: {settings.steps} steps, {groups}, budgets up to {largest(recipe.budget.train)}, "
+        f"{rows} episodes at once, on {policy.device}"
+    )
     saved = loop.step
     with Progress(settings.steps, loop.step).shown() as progress:
         try:
@@ -198,7 +212,9 @@ def _update(recipe: Recipe) -> Update:
 def _rate(recipe: Recipe, step: int) -> float:
     assert recipe.train is not None
     o = recipe.optimizer
-    return learning_rate(step, peak=o.learning_rate, warmup_steps=o.warmup_steps, schedule=o.schedule, steps=recipe.train.steps)
+    return learning_rate(
+        step, peak=o.learning_rate, warmup_steps=o.warmup_steps, schedule=o.schedule, steps=recipe.train.steps
+    )
 
 
 def _evaluation_due(settings: TrainSection, step: int) -> bool:
@@ -247,7 +263,10 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, name
     return Loop(**found.state)
 
 
-def save(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str], loop: Loop, *, keep: int) -> None:
+def save(
+    folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str], loop: Loop, *, keep: int
+) -> None:
+    """A checkpoint of the loop as it stands; older ones than the ``keep`` newest go."""
     checkpoint.save(
         folder / "checkpoints",
         loop.step,

@@ -67,9 +67,7 @@ def tables() -> dict[str, Any]:
         "objects": sorted(set(constants.OBJECTS_SET) - receptacles),
         "movable": sorted(movable),
         "openable": sorted(set(constants.OPENABLE_CLASS_LIST) - movable),
-        "holds": {
-            r: whole(constants.VAL_RECEPTACLE_OBJECTS.get(r, ())) for r in sorted(receptacles)
-        },
+        "holds": {r: whole(constants.VAL_RECEPTACLE_OBJECTS.get(r, ())) for r in sorted(receptacles)},
         "actions": {k.lower(): whole(v) for k, v in sorted(constants.VAL_ACTION_OBJECTS.items())},
         "kinds": {
             kind: {
@@ -91,6 +89,4 @@ def tables() -> dict[str, Any]:
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit("usage: python extract_tables.py OUTPUT.json")
-    Path(sys.argv[1]).write_text(
-        json.dumps(tables(), separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8"
-    )
+    Path(sys.argv[1]).write_text(json.dumps(tables(), separators=(",", ":"), sort_keys=True) + "\n", encoding="utf-8")

@@ -56,10 +56,8 @@ def demonstration(
     forced = False
     while len(turns) < max_turns:
         forced = not forced and disturb.random() < noise
-        if forced:
-            action = disturb.choice([c for c in env.admissible or () if c != "help"])
-        else:
-            action = expert.act()
+        possible = [c for c in env.admissible or () if c != "help"]
+        action = disturb.choice(possible) if forced else expert.act()
         step = env.step(action)
         refused = step.observation.partition("\n")[0] == REFUSED
         turns.append(Shown(observation, action, imitate=not forced and not refused))

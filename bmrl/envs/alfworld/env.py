@@ -57,9 +57,7 @@ class AlfworldEnv:
         "clean X with Y, heat X with Y, cool X with Y, slice X with Y, examine X, inventory, look."
     )
 
-    def __init__(
-        self, source: str = "auto", engine: str = "fast", admissible: bool = False
-    ) -> None:
+    def __init__(self, source: str = "auto", engine: str = "fast", admissible: bool = False) -> None:
         if engine not in ENGINES:
             raise UsageError(f"unknown engine {engine!r}; known: {', '.join(ENGINES)}")
         self._source = _find_source(source)
@@ -130,8 +128,7 @@ def _find_source(source: str) -> _Source:
     folder = Path(source).expanduser()
     if not folder.is_dir():
         raise UsageError(
-            f"alfworld source {source!r}: no such folder; give 'embedded' or a folder with"
-            " <split>/**/game.tw-pddl"
+            f"alfworld source {source!r}: no such folder; give 'embedded' or a folder with <split>/**/game.tw-pddl"
         )
     # ALFWorld's download puts its splits one folder further down.
     inner = folder / "json_2.1.1"

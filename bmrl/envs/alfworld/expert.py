@@ -33,11 +33,7 @@ class _Goal(NamedTuple):
 def _sentences() -> list[tuple[str, re.Pattern[str]]]:
     words = {"obj": "object", "recep": "receptacle", "toggle": "lamp"}
     fields = {word: rf"(?P<{name}>\w+)" for word, name in words.items()}
-    return [
-        (kind, re.compile(template.format(**fields)))
-        for kind in KINDS
-        for template in tables().templates[kind]
-    ]
+    return [(kind, re.compile(template.format(**fields))) for kind in KINDS for template in tables().templates[kind]]
 
 
 def read_goal(opening: str) -> _Goal:
@@ -72,9 +68,7 @@ class Expert:
         self._numbers = Counter(thing_class(r) for r in receptacles)
         self._jitter = {r: rng.uniform(1 - _JITTER, 1 + _JITTER) for r in receptacles}
         self._order = {r: i for i, r in enumerate(rng.sample(receptacles, len(receptacles)))}
-        self._holds = {
-            name.lower(): {kind.lower() for kind in kinds} for name, kinds in tables().holds.items()
-        }
+        self._holds = {name.lower(): {kind.lower() for kind in kinds} for name, kinds in tables().holds.items()}
 
     def observe(self, action: str, observation: str) -> None:
         """Take note of the answer to an action, its own or a forced one."""
@@ -136,8 +130,7 @@ class Expert:
         holders = [
             r
             for r in memory.receptacles
-            if kind in self._holds.get(thing_class(r), ())
-            and f"move {held} to {r}" not in memory.refused
+            if kind in self._holds.get(thing_class(r), ()) and f"move {held} to {r}" not in memory.refused
         ]
         spot = self._nearest(holders)
         if spot is None:
@@ -198,11 +191,7 @@ class Expert:
             if thing_class(r) == goal.receptacle and f"move {held} to {r}" not in memory.refused
         ]
         if goal.kind == "pick_two_obj_and_place":
-            started = [
-                r
-                for r in fitting
-                if any(thing_class(o) == goal.object for o in memory.contents.get(r, ()))
-            ]
+            started = [r for r in fitting if any(thing_class(o) == goal.object for o in memory.contents.get(r, ()))]
             return self._nearest(started or fitting)
         return self._nearest(fitting)
 

@@ -128,9 +128,7 @@ def _trajectory(record: Record) -> dict[str, object]:
             "object_toggles": [],
             "init_action": {**start, "rotation": turn * 90, "x": x / 4, "y": 0.9, "z": z / 4},
         },
-        "turk_annotations": {
-            "anns": [{"task_desc": record.sentence, "high_descs": [], "votes": [1]}]
-        },
+        "turk_annotations": {"anns": [{"task_desc": record.sentence, "high_descs": [], "votes": [1]}]},
         "images": [],
         "plan": {"high_pddl": [], "low_actions": []},
     }

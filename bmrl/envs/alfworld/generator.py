@@ -35,8 +35,7 @@ _EXTRA = {
 _COMMON = {
     "Kitchen": "Apple Bowl Bread ButterKnife Cup DishSponge Egg Fork Knife Ladle Lettuce Mug Pan"
     " PepperShaker Plate Pot Potato SaltShaker SoapBottle Spatula Spoon Tomato",
-    "LivingRoom": "Book Box CreditCard KeyChain Laptop Newspaper Pillow RemoteControl Statue Watch"
-    " Vase",
+    "LivingRoom": "Book Box CreditCard KeyChain Laptop Newspaper Pillow RemoteControl Statue Watch Vase",
     "Bedroom": "AlarmClock Book CD CellPhone CreditCard KeyChain Laptop Mug Pen Pencil Pillow",
     "Bathroom": "Candle Cloth HandTowel SoapBar SoapBottle SprayBottle TissueBox ToiletPaper Towel",
 }

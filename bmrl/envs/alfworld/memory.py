@@ -7,9 +7,7 @@ from bmrl.envs.alfworld.twin import REFUSED
 
 _LIST = re.compile(r"you see (?P<things>.*)\.")
 _ARRIVE = re.compile(r"You arrive at ([^.]+)\. ")
-_CONTENT = re.compile(
-    r"(?:On the (?P<on>[^,.]+)|The (?P<open>[^,.]+) is open\. In it), you see (?P<things>[^.]*)\."
-)
+_CONTENT = re.compile(r"(?:On the (?P<on>[^,.]+)|The (?P<open>[^,.]+) is open\. In it), you see (?P<things>[^.]*)\.")
 _CLOSED = re.compile(r"(?:The (?P<is>[^,.]+) is closed|You close the (?P<now>[^,.]+))\.")
 _TAKE = re.compile(r"You pick up the (.+) from the (.+)\.")
 _MOVE = re.compile(r"You move the (.+) to the (.+)\.")

@@ -158,8 +158,7 @@ def _game(task_id: str, init: str, goal: Goal, sentence: str, grammar: str) -> G
         start=start,
         classes=classes,
         holds=frozenset(
-            (row[0].removesuffix("type"), row[1].removesuffix("type"))
-            for row in facts.get("cancontain", ())
+            (row[0].removesuffix("type"), row[1].removesuffix("type")) for row in facts.get("cancontain", ())
         ),
         inside={receptacle: frozenset(content) for receptacle, content in inside.items()},
         objects_at=frozenset((name[o], at) for o, at in facts.get("objectatlocation", ())),

@@ -91,9 +91,7 @@ def _sources(twin: Twin) -> list[tuple[str, str | None]]:
     if twin.held is not None and game.classes.get(twin.held) == wanted:
         found.append((twin.held, None))
     for receptacle in game.place:
-        inside = [
-            o for o in twin.inside[receptacle] if game.classes[o] == wanted and o in game.portable
-        ]
+        inside = [o for o in twin.inside[receptacle] if game.classes[o] == wanted and o in game.portable]
         found += [(o, receptacle) for o in sorted(inside, key=game.rank.__getitem__)]
     return found
 

@@ -44,8 +44,7 @@ def search_reference(tasks: Sequence[Task], budget: int) -> float:
         budget: in turns, at most `MOST_TURNS`.
     """
     shares = [
-        sum(turns is not None and turns <= budget for turns in task.search_turns)
-        / len(task.search_turns)
+        sum(turns is not None and turns <= budget for turns in task.search_turns) / len(task.search_turns)
         for task in tasks
     ]
     return sum(shares) / len(shares)

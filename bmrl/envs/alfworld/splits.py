@@ -69,17 +69,14 @@ def _read_split(split: str, folder: Path) -> tuple[Record, ...]:
     found = hashlib.sha256(content).hexdigest()
     if found != entry["sha256"]:
         raise BmrlError(
-            f"{path}: content has sha256 {found[:12]}, {MANIFEST} says {entry['sha256'][:12]};"
-            f" {_remedy(folder)}"
+            f"{path}: content has sha256 {found[:12]}, {MANIFEST} says {entry['sha256'][:12]}; {_remedy(folder)}"
         )
     try:
         records = tuple(record_from_json(line) for line in content.decode("utf-8").splitlines())
     except ValueError as error:
         raise BmrlError(f"{path}: {error}; {_remedy(folder)}") from error
     if len(records) != entry["games"]:
-        raise BmrlError(
-            f"{path}: {len(records)} games, {MANIFEST} says {entry['games']}; {_remedy(folder)}"
-        )
+        raise BmrlError(f"{path}: {len(records)} games, {MANIFEST} says {entry['games']}; {_remedy(folder)}")
     return records
 
 
@@ -112,15 +109,11 @@ def embedded_contents() -> frozenset[tuple[object, ...]]:
     return frozenset(record.content for split in SPLITS for record in read_split(split))
 
 
-def make_split(
-    split: str, rooms: Collection[int], avoid: Collection[tuple[object, ...]] = ()
-) -> Iterator[Record]:
+def make_split(split: str, rooms: Collection[int], avoid: Collection[tuple[object, ...]] = ()) -> Iterator[Record]:
     """Make the games of a split, with the turns that the exploring expert needs for each."""
     namespace, count = f"embedded/{split}", _PLANS[split].games
     for made in generator.games(SEED, count, rooms, namespace=namespace, avoid=avoid):
-        yield replace(
-            made, search_turns=reference.search_turns(game_from_record(made), made.task_id)
-        )
+        yield replace(made, search_turns=reference.search_turns(game_from_record(made), made.task_id))
 
 
 def write_embedded(folder: Path) -> dict[str, Any]:

@@ -160,9 +160,7 @@ class Twin:
         # Two sorted runs: sorting them together costs next to nothing.
         self.admissible = tuple(sorted([*sorted(local), *game.travel[self.location]]))
 
-    def _list_uses_of(
-        self, held: str, receptacle: str, accessible: bool, local: dict[str, Command]
-    ) -> None:
+    def _list_uses_of(self, held: str, receptacle: str, accessible: bool, local: dict[str, Command]) -> None:
         game = self.game
         kind = game.classes.get(receptacle, "")
         if accessible and (kind, game.classes.get(held, "")) in game.holds:

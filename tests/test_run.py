@@ -1,0 +1,280 @@
+"""Whole runs through the command line: what they leave, how they stop, how they go on."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bmrl.files import recipes_path
+
+SMALL = {
+    "train.steps": 4,
+    "train.eval_every": 0,
+    "train.checkpoint_every": 2,
+    "rollout.tasks_per_step": 3,
+    "rollout.group_size": 4,
+    "budget.train": "{kind: mix, turns: [3, 8]}",
+    "budget.eval": "[3, 8]",
+}
+
+
+def command(*args: str, **settings: object) -> list[str]:
+    sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
+    return [sys.executable, "-m", "bmrl", *args, *sets]
+
+
+def train(folder: Path, *args: str, **settings: object) -> list[str]:
+    recipe = str(recipes_path("quickstart.yaml"))
+    return command("train", recipe, "--run", str(folder), *args, **{**SMALL, **settings})
+
+
+def start(line: list[str], cwd: Path) -> subprocess.Popen:
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    return subprocess.Popen(line, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(line: list[str], cwd: Path, code: int = 0) -> tuple[str, str]:
+    process = start(line, cwd)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    return out, err
+
+
+def without_clock(value):
+    """JSON data without the fields that depend on the clock or on what else ran."""
+    if isinstance(value, dict):
+        return {k: without_clock(v) for k, v in value.items() if not k.endswith("_s") and k != "peak_memory_gb"}
+    return [without_clock(v) for v in value] if isinstance(value, list) else value
+
+
+def content(run: Path) -> dict[str, object]:
+    """What must be equal between a run and its interrupted, resumed twin."""
+    files = [*run.glob("episodes/*"), *run.glob("adapter/*"), *run.glob("eval/*")]
+    found: dict[str, object] = {str(p.relative_to(run)): p.read_bytes() for p in files}
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return {**found, "metrics": [without_clock(json.loads(line)) for line in lines]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Path:
+    """A run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    out, _ = finish(train(folder / "run", **{"train.eval_every": 4, "train.eval_tasks": 5}), folder)
+    assert out.splitlines()[-1] == str(folder / "run")
+    return folder / "run"
+
+
+def test_a_run_leaves_what_the_documentation_says(whole):
+    names = {str(p.relative_to(whole)) for p in whole.rglob("*") if p.is_file()}
+    assert {
+        "recipe.yaml",
+        "recipe.resolved.json",
+        "system.json",
+        "metrics.jsonl",
+        "episodes/step-000001.jsonl",
+        "episodes/step-000004.jsonl",
+        "eval/step-000000.jsonl",
+        "eval/step-000004.json",
+        "adapter/adapter_config.json",
+        "adapter/adapter_model.safetensors",
+        "checkpoints/step-000004/state.json",
+    } <= names
+    assert not [n for n in names if "tmp" in n]
+
+
+def test_episode_lines_keep_the_contract_and_the_budget(whole):
+    lines = [json.loads(line) for line in (whole / "episodes/step-000001.jsonl").read_text().splitlines()]
+    assert len(lines) == 12
+    for line in lines:
+        assert {
+            "step",
+            "group",
+            "episode",
+            "task_id",
+            "split",
+            "seed",
+            "budget",
+            "end_reason",
+            "success",
+            "turns",
+        } <= set(line)
+        assert 1 <= len(line["turns"]) <= line["budget"]
+        assert line["budget"] in (3, 8)
+        for turn in line["turns"]:
+            assert {"observation", "action", "valid", "reward", "observation_tokens", "action_tokens"} <= set(turn)
+    groups = {(line["group"], line["task_id"], line["budget"]) for line in lines}
+    assert len(groups) == 3  # one task and one budget to a group
+
+
+def test_the_adapter_changes_and_any_peft_user_can_load_it(whole):
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    from bmrl.files import data_path
+
+    base = AutoModelForCausalLM.from_pretrained(data_path("pocket"))
+    model = PeftModel.from_pretrained(base, whole / "adapter")
+    moved = [n for n, p in model.named_parameters() if "lora_B" in n and p.abs().sum() > 0]
+    assert moved, "B starts at 0: nothing was learned"
+
+
+def test_no_path_of_the_machine_and_no_secret_in_a_run(whole, tmp_path):
+    home = str(Path.home())
+    for path in whole.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".jsonl"):
+            text = path.read_text()
+            assert str(whole) not in text and str(tmp_path.parent) not in text
+            assert home == "/" or home + "/" not in text
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_kill_and_resume_equals_an_undisturbed_run(kills, tmp_path):
+    settings = {"train.eval_every": 3, "train.eval_tasks": 4}
+    finish(train(tmp_path / "whole", **settings), tmp_path)
+    rng = random.Random(kills)
+    run = tmp_path / "killed"
+    for n in range(kills):
+        process = start(train(run, *(["--resume"] if n else []), **settings), tmp_path)
+        deadline = time.monotonic() + 120
+        # At a random moment after it began to write, or has gone on from where it was.
+        while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(rng.uniform(0, 3 if n == 0 else 8))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=30)
+    finish(train(run, "--resume", **settings), tmp_path)
+    assert content(run) == content(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupt_saves_and_exits_130(number, tmp_path):
+    run = tmp_path / "run"
+    process = start(train(run, **{"train.steps": 50, "train.checkpoint_every": 50}), tmp_path)
+    deadline = time.monotonic() + 120
+    while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    saved = [p.name for p in (run / "checkpoints").iterdir()]
+    steps = len((run / "metrics.jsonl").read_text().splitlines())
+    assert saved == [f"step-{steps:06d}"]
+    last = err.strip().splitlines()[-1]
+    assert "saved after step" in last and "--resume" in last and "Traceback" not in err
+
+
+def test_a_second_process_on_the_run_is_refused(tmp_path):
+    run = tmp_path / "run"
+    first = start(train(run, **{"train.steps": 50}), tmp_path)
+    try:
+        deadline = time.monotonic() + 120
+        while not (run / ".lock").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        _, err = finish(train(run, "--resume", **{"train.steps": 50}), tmp_path, code=1)
+        assert f"another process (pid {first.pid})" in err
+    finally:
+        first.kill()
+        first.communicate()
+
+
+def test_an_existing_run_is_never_overwritten(whole):
+    before = content(whole)
+    _, err = finish(train(whole), whole.parent, code=2)
+    assert "exists" in err and "--resume" in err and len(err.strip().splitlines()) == 1
+    assert content(whole) == before
+
+
+def test_resume_with_another_recipe_is_refused(whole):
+    _, err = finish(train(whole, "--resume", **{"optimizer.learning_rate": 0.5}), whole.parent, code=2)
+    assert "optimizer.learning_rate" in err and "differs" in err
+
+
+def test_max_hours_stops_after_a_saved_checkpoint(tmp_path):
+    run = tmp_path / "run"
+    _, err = finish(train(run, **{"train.max_hours": 1e-6, "train.steps": 9}), tmp_path)
+    assert "train.max_hours" in err
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000001"]
+    finish(train(run, "--resume", **{"train.max_hours": 1e-6, "train.steps": 9}), tmp_path)
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000001"]
+
+
+def test_keep_checkpoints_prunes(tmp_path):
+    run = tmp_path / "run"
+    finish(train(run, **{"train.checkpoint_every": 1, "train.keep_checkpoints": 2}), tmp_path)
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["step-000003", "step-000004"]
+
+
+def test_evaluation_of_a_run_and_of_the_pocket_policy(whole, tmp_path):
+    out, err = finish(command("eval", str(whole), "--budget", "3", "--budget", "8", "--tasks", "6", "--json"), tmp_path)
+    result = json.loads(out)
+    assert {
+        "target",
+        "checkpoint",
+        "split",
+        "split_hash",
+        "seeds",
+        "announce",
+        "sampling",
+        "tasks",
+        "errors",
+        "budgets",
+    } <= set(result)
+    assert (result["checkpoint"], result["split"], result["tasks"]) == ("step-000004", "valid_seen", 6)
+    assert [
+        set(b) >= {"budget", "success", "low", "high", "ceiling", "search_reference"} for b in result["budgets"]
+    ] == [True] * 2
+    out, err = finish(command("eval", "--budget", "4", "--tasks", "4", "--out", "out"), tmp_path)
+    assert "pocket" in err and "budget" in out
+    (episodes,) = (tmp_path / "out").glob("*.jsonl")
+    assert len({json.loads(line)["task_id"] for line in episodes.read_text().splitlines()}) == 4
+
+
+def test_one_pass_equals_a_pass_for_each_budget(tmp_path):
+    """When nothing is announced, a prefix of an episode is the shorter episode."""
+    options = ("--tasks", "12", "--json", "--seed", "3")
+    once = json.loads(finish(command("eval", "pocket", "--budget", "3", "--budget", "9", *options), tmp_path)[0])
+    for budget, point in zip((3, 9), once["budgets"], strict=True):
+        alone = json.loads(finish(command("eval", "pocket", "--budget", str(budget), *options), tmp_path)[0])
+        assert alone["budgets"] == [point]
+
+
+def test_greedy_evaluation_is_byte_identical(tmp_path):
+    for name in ("a", "b"):
+        finish(
+            command("eval", "pocket", "--budget", "6", "--tasks", "8", "--temperature", "0", "--out", name), tmp_path
+        )
+    (a,), (b,) = (list((tmp_path / name).glob("*.jsonl")) for name in "ab")
+    assert a.name == b.name and a.read_bytes() == b.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("target", "more", "words"),
+    [
+        ("nowhere", (), "neither a run"),
+        ("pocket", ("--checkpoint", "best"), "no run folder"),
+        ("pocket", ("--split", "valid_sen"), "valid_seen"),
+    ],
+)
+def test_bad_targets_are_one_line(target, more, words, tmp_path):
+    _, err = finish(command("eval", target, "--budget", "4", *more), tmp_path, code=2)
+    line = err.strip().splitlines()[-1]
+    assert words in line and "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path):
+    run = tmp_path / "run"
+    finish(train(run), tmp_path)
+    damaged = run / "checkpoints" / "step-000004" / "optimizer.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    before = content(run)
+    _, err = finish(train(run, "--resume"), tmp_path)
+    assert "step-000004" in err and "damaged" in err
+    assert content(run) == before
