@@ -151,10 +151,14 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
 @bmrl.command(cls=Command, epilog="Example: bmrl report runs/quickstart")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...", type=click.Path(path_type=Path))
 def report(runs: tuple[Path, ...]) -> None:
-    """Draw a run's plots and print where they are."""
+    """Print a run's gain over budgets, draw its plots and say where they are."""
     from bmrl import report as reports
 
-    for path in reports.write(list(runs)):
+    plots = reports.write(list(runs))
+    for run in runs:
+        if (table := reports.progress(run)) is not None:
+            click.echo(f"{table}\n")
+    for path in plots:
         click.echo(path)
 
 

@@ -237,6 +237,31 @@ def table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def gain_table(before: Mapping[str, Any], after: Mapping[str, Any], gains: Sequence[Gain]) -> str:
+    """Two results of the same tasks side by side, with the paired gains, for the terminal."""
+    lines = [
+        f"{after['target']}: success over budgets on {after['split']}, {after['tasks']} tasks, "
+        f"{len(after['seeds'])} sampling seed{'s' * (len(after['seeds']) > 1)}",
+        f"before: {before['checkpoint']}, after: {after['checkpoint']}, paired by task",
+        "",
+        "budget   before    after     gain    95 % interval  ceiling  search reference",
+    ]
+    rows = [(row, new) for row, new in zip(before["budgets"], after["budgets"], strict=True)]
+    for (old, new), gain in zip(rows, gains[:-1], strict=True):
+        lines.append(
+            f"{new['budget']:>6}  {_percent(old['success']):>7}  {_percent(new['success']):>7}  "
+            f"{_points(gain)}  {_percent(new['ceiling']):>7}  {_percent(new['search_reference']):>16}"
+        )
+    lines.append(f"{'mean':>6}  {'':>7}  {'':>7}  {_points(gains[-1])}")
+    return "\n".join(lines)
+
+
+def _points(gain: Gain) -> str:
+    """A difference of shares, in points of a percent."""
+    interval = f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}"
+    return f"{100 * gain.gain:+7.1f}  {interval:>15}"
+
+
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
 

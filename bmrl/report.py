@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from bmrl.atomic import write_bytes
+from bmrl.envs.base import Task
 from bmrl.errors import BmrlError, UsageError
+from bmrl.evaluate import gain_table, paired
 from bmrl.metrics import MetricsFile
-from bmrl.run_folder import is_run, load_resolved
+from bmrl.run_folder import is_run, load_resolved, read_episodes
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; lines differ in marker and
 # dash as well, for black and white.
@@ -44,6 +46,22 @@ def write(runs: list[Path]) -> list[Path]:
     for path, draw in drawings:
         write_bytes(path, _png(draw))
     return [path for path, _ in drawings]
+
+
+def progress(run: Path) -> str | None:
+    """Success before and after training and the paired gain, as a table; None with fewer than two evaluations.
+
+    Raises:
+        BmrlError: an evaluation is damaged.
+    """
+    steps = sorted((run / "eval").glob("step-*.json"))
+    if len(steps) < 2:
+        return None
+    before, after = _evaluation(steps[0])[1], _evaluation(steps[-1])[1]
+    first, last = (read_episodes(path.with_suffix(".jsonl")) for path in (steps[0], steps[-1]))
+    tasks = [Task(name, "") for name in dict.fromkeys(str(episode["task_id"]) for episode in last)]
+    budgets = [row["budget"] for row in after["budgets"]]
+    return gain_table(before, after, paired(first, last, tasks, budgets, after["announce"]))
 
 
 def evaluations(run: Path) -> list[Evaluation]:

@@ -68,6 +68,9 @@ class Corridor:
     def tasks(self, split: str) -> Sequence[Task]:
         return [Task(f"{split}-{n}", "corridor", plan=("go",) * n, data=n) for n in range(1, 9)]
 
+    def split_hash(self, split: str) -> str:
+        return "corridors"
+
     def reset(self, task: Task) -> str:
         self.left, self.played = task.data, []
         self.admissible = ("fall", "go", "stay")

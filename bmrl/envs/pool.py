@@ -97,6 +97,14 @@ class Pool:
         finally:
             env.close()
 
+    def split_hash(self, split: str) -> str:
+        """The identity of a split's games; errors pass through."""
+        env = self._build()
+        try:
+            return env.split_hash(split)
+        finally:
+            env.close()
+
     def reset(self, slot: int, task: Task) -> None:
         """Starts an episode in ``slot``, whatever was there before."""
         self._ask(slot, task)

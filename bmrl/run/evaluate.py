@@ -10,7 +10,6 @@ from typing import Any
 from bmrl import checkpoint as checkpoints
 from bmrl import run_folder
 from bmrl.atomic import write_json
-from bmrl.envs.base import Task
 from bmrl.errors import UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.files import recipes_path
@@ -152,18 +151,12 @@ def evaluate_policy(
         target=target,
         checkpoint=checkpoint,
         split=split,
-        split_hash=split_hash(tasks),
+        split_hash=player.pool.split_hash(split),
         seeds=seeds,
         announce=player.announce,
         sampling={"temperature": temperature, "turn_tokens": player.turn_tokens},
     )
     return episodes, answer
-
-
-def split_hash(tasks: Sequence[Task]) -> str:
-    """Identity of the tasks that were played: SHA-256 over ids and plans, in order."""
-    text = json.dumps([[task.task_id, list(task.plan)] for task in tasks])
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def write_evaluation(folder: Path, name: str, episodes: Sequence[Episode], answer: dict[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """ALFWorld as a bmrl environment."""
 
+import hashlib
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -73,6 +75,13 @@ class AlfworldEnv:
             BmrlError: the files are missing or damaged.
         """
         return self._source.tasks(split)
+
+    def split_hash(self, split: str) -> str:
+        """SHA-256 of the split: of its games for the embedded ones, of ids and plans for a folder."""
+        if self._source.folder is None:
+            return splits.split_hash(split)
+        listed = [[task.task_id, list(task.plan)] for task in self.tasks(split)]
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
     def reset(self, task: Task) -> str:
         """Start the task's game; returns the opening text."""
