@@ -303,11 +303,11 @@ def new_model(
     return Policy(causal, causal, tokenizer, best_device(), name)
 
 
-def save_model(policy: Policy, folder: Path) -> None:
-    """Writes model and tokenizer in plain transformers format."""
+def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:
+    """Writes model and tokenizer in plain transformers format; the weights become ``dtype`` for good."""
     _quiet()
     folder.mkdir(parents=True, exist_ok=True)
-    policy.causal.save_pretrained(folder)
+    policy.causal.to(getattr(torch, dtype)).save_pretrained(folder)
     policy.tokenizer.save_pretrained(folder)
 
 

@@ -1,6 +1,6 @@
 """The vocabulary: what a rollout produces. Frozen, plain data; imports nothing heavy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -119,12 +119,3 @@ class Play:
     split: str
     seed: int
     budget: int
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Episodes of one task under one budget: the unit of the advantage baseline."""
-
-    task_id: str
-    budget: int
-    episodes: tuple[Episode, ...] = field(default_factory=tuple)

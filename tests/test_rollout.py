@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from bmrl.envs.base import Step, Task
@@ -10,7 +11,6 @@ from bmrl.policy import token_logprobs
 from bmrl.rollout import rollout
 from bmrl.sampler import LiveSampler
 from bmrl.types import EndReason, Play
-from tests import tiny
 
 CHAT = tiny.chat()
 STOP = next(iter(CHAT.stop_ids))

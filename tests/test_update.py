@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import tiny
 import torch
 
 from bmrl.batch import collate, make_rows, micro_batches, reward
@@ -10,7 +11,6 @@ from bmrl.errors import BmrlError
 from bmrl.policy import add_reference, reference, token_logprobs, with_adapter
 from bmrl.trainer import Update, rollout_metrics, update_policy
 from bmrl.types import EndReason, Episode, Turn
-from tests import tiny
 
 CHAT = tiny.chat()
 STOP = next(iter(CHAT.stop_ids))

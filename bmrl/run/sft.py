@@ -61,7 +61,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, rows, poll)
             if recipe.lora is None:
-                save_model(policy, folder / "model")
+                save_model(policy, folder / "model", dtype=recipe.model.dtype)
             else:
                 save_adapter(folder)
     return folder
