@@ -2,17 +2,22 @@
 
 A turn only ever *adds* tokens: ``opening`` gives those before the first action, ``following`` those between
 an action and the next. The pieces around the texts come from the tokenizer's own chat template, rendered once
-with placeholders, so a transcript is extended and never rendered again. Text of the environment is encoded
-with special tokens switched off: an observation that spells out a control token stays text.
+with placeholders, so a transcript is extended and never rendered again: thoughts that a template would strip
+from earlier turns stay as they were sampled. Text of the environment is encoded with special tokens switched
+off: an observation that spells out a control token stays text.
 """
 
 import re
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 from bmrl.errors import UsageError
 
-_FIRST, _ANSWER, _SECOND = "\u2402FIRST\u2403", "\u2402ANSWER\u2403", "\u2402SECOND\u2403"
+# Stand for the texts of user, agent, user, agent, user while the template is read.
+_TEXTS = tuple(f"\u2402{n}\u2403" for n in range(5))
+# Some templates (Llama 3, SmolLM3) write today's date; the same recipe must give the same prompt tomorrow.
+_TODAY = date(2024, 7, 26)
 _ACTION = re.compile(r"<action>(.*?)</action>", re.DOTALL)
 
 INSTRUCTIONS = (
@@ -30,9 +35,12 @@ class Chat:
         tokenizer: a transformers tokenizer.
         plain: the text of a turn is the action itself; otherwise it stands in ``<action>`` tags.
         head, tail: ids before and after the first observation.
-        close: ids that end an agent's turn when it was cut off before its stop token.
+        close: ids that end an agent's turn when it was cut off before its stop token; the last is that token.
         between, tail_next: ids before and after each later observation, without the stop token.
         stop_ids: ids that end a turn when sampled.
+        added: matches where the spelling of an added token begins that the tokenizer would recognise even
+            with special tokens switched off (``<think>`` of some families); None if it has none.
+        end_thought: ids that end the thought that the prompt itself begins (DeepSeek-R1); empty if it begins none.
     """
 
     tokenizer: Any
@@ -43,11 +51,17 @@ class Chat:
     between: tuple[int, ...]
     tail_next: tuple[int, ...]
     stop_ids: frozenset[int]
+    added: re.Pattern[str] | None = None
+    end_thought: tuple[int, ...] = ()
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of text that is only text: control tokens spelled out in it are not recognised."""
-        ids = self.tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
-        return tuple(ids)
+        text = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8
+        # Cut after the first character of a spelling, no piece holds the whole of it.
+        cuts = [found.start() + 1 for found in self.added.finditer(text)] if self.added else []
+        pieces = (text[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True))
+        encode = self.tokenizer.encode
+        return tuple(i for piece in pieces for i in encode(piece, add_special_tokens=False, split_special_tokens=True))
 
     def opening(self, observation: str) -> tuple[int, ...]:
         """Ids before the first action."""
@@ -65,12 +79,13 @@ class Chat:
 
     def answer(self, action: str) -> tuple[int, ...]:
         """Ids of a turn in which the agent gives this action, stop token included (demonstrations)."""
-        return (*self.encode(action if self.plain else f"<action>{action}</action>"), *self.close)
+        said = action if self.plain else f"<action>{action}</action>"
+        return (*self.end_thought, *self.encode(said), *self.close)
 
     def text(self, token_ids: tuple[int, ...]) -> str:
         """What a turn's ids say, without the stop token."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_ids else token_ids
-        text = self.tokenizer.decode(ids, skip_special_tokens=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         # A byte-level tokenizer may emit bytes that are no UTF-8; the ids stay as sampled.
         return str(text).encode("utf-8", "replace").decode("utf-8")
 
@@ -78,13 +93,17 @@ class Chat:
         """The command in an agent's text; "" when there is none.
 
         A turn that was cut off holds no action: its text may be half a command. In a plain chat all of the
-        text is the command. Otherwise the first ``<action>`` after the thoughts counts.
+        text is the command. Otherwise the first ``<action>`` after the thoughts counts; what stands in thoughts
+        that never end does not. Blanks around the command go, blanks within are the environment's to judge.
         """
         if not stopped:
             return ""
         if self.plain:
             return text.strip()
-        found = _ACTION.search(text.rpartition("</think>")[2])
+        _, ended, said = text.rpartition("</think>")
+        if self.end_thought and not ended:
+            return ""
+        found = _ACTION.search(said.partition("<think>")[0])
         return found.group(1).strip() if found else ""
 
 
@@ -110,37 +129,60 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
             "chat: the pocket policy takes neither thoughts nor instructions; leave chat.think and chat.system out"
         )
     rules = " ".join(part for part in (system or INSTRUCTIONS, instructions, THINK if think else "") if part)
-    first = _FIRST if plain else f"{rules}\n\n{_FIRST}"
+    texts = _TEXTS if plain else (f"{rules}\n\n{_TEXTS[0]}", *_TEXTS[1:])
+    (head, tail), whole = (_pieces(tokenizer, texts[:n], think=think, name=name) for n in (1, 5))
+    begin, _, gap, _, gap_again, tail_next = whole
+    if begin != head or gap != gap_again:
+        raise _rewrites(name)
 
-    def render(*texts: str) -> str:
-        roles = ("user", "assistant", "user")
-        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
-        return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
-
-    opening, whole = render(first), render(first, _ANSWER, _SECOND)
-    head, found_first, tail = opening.partition(_FIRST)
-    before, found_answer, after = whole.partition(_ANSWER)
-    gap, found_second, tail_next = after.partition(_SECOND)
-    if not (found_first and found_answer and found_second and before.startswith(head + _FIRST)):
-        raise UsageError(
-            f"model.name: the chat template of {name} rewrites earlier turns; a transcript cannot be extended with it"
-        )
-
-    def special(text: str) -> tuple[int, ...]:
-        return tuple(tokenizer.encode(text, add_special_tokens=False))
-
-    gap_ids = special(gap)
-    special_ids = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    if not gap_ids or gap_ids[0] not in special_ids:
+    gap_ids = tokenizer.encode(gap, add_special_tokens=False)
+    control = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
+    stop_at = next((i for i, token in enumerate(gap_ids) if token in control), None)
+    # Blanks before the stop token are the template's own habit (Llama 2).
+    if stop_at is None or tokenizer.decode(gap_ids[:stop_at]).strip():
         raise UsageError(f"model.name: the chat template of {name} ends a turn without a stop token")
-    stop = gap_ids[0]
+    stop_ids = {gap_ids[stop_at]} | ({tokenizer.eos_token_id} - {None})
+    added = [t.content for t in tokenizer.added_tokens_decoder.values() if not t.special and t.content.strip()]
+    end_thought = "\n</think>\n\n" if tail_next.rstrip().endswith("<think>") else ""
     return Chat(
         tokenizer=tokenizer,
         plain=plain,
-        head=special(head),
-        tail=special(tail),
-        close=(stop,),
-        between=gap_ids[1:],
-        tail_next=special(tail_next),
-        stop_ids=frozenset({stop, tokenizer.eos_token_id}),
+        head=tuple(tokenizer.encode(head, add_special_tokens=False)),
+        tail=tuple(tokenizer.encode(tail, add_special_tokens=False)),
+        close=tuple(gap_ids[: stop_at + 1]),
+        between=tuple(gap_ids[stop_at + 1 :]),
+        tail_next=tuple(tokenizer.encode(tail_next, add_special_tokens=False)),
+        stop_ids=frozenset(stop_ids),
+        added=re.compile(f"(?={'|'.join(map(re.escape, added))})") if added else None,
+        end_thought=tuple(tokenizer.encode(end_thought, add_special_tokens=False)),
+    )
+
+
+def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str) -> list[str]:
+    """What the template writes before, between and after the placeholders of a conversation."""
+    from jinja2 import TemplateError
+
+    roles = ("user", "assistant", "user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+    try:
+        text = tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=think,  # Qwen3, SmolLM3; others do not look at it
+            strftime_now=_TODAY.strftime,
+        )
+    except TemplateError as error:
+        raise UsageError(
+            f"model.name: the chat template of {name} fails on a plain conversation: {' '.join(str(error).split())}"
+        ) from error
+    found = [int(n) for n in re.findall("\u2402(\\d)\u2403", text)]
+    if found != list(range(len(texts))):  # a text was left out, repeated or moved
+        raise _rewrites(name)
+    return re.split("\u2402\\d\u2403", text)
+
+
+def _rewrites(name: str) -> UsageError:
+    return UsageError(
+        f"model.name: the chat template of {name} rewrites earlier turns; a transcript cannot be extended with it"
     )
