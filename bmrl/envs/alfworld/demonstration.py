@@ -1,6 +1,6 @@
 """Demonstrations: the exploring expert plays, now and then disturbed."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -11,6 +11,12 @@ from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.splits import embedded_contents
 from bmrl.envs.alfworld.twin import REFUSED
 from bmrl.envs.base import Task
+
+# Share of the demonstrations that search in the order of the opening text. A small policy learns to look things
+# up in what it has read much sooner where the next place to search can be looked up, too.
+TIDY = 0.75
+# Share of the forced actions that the game refuses, so that "Nothing happens." has been seen.
+REFUSED_NOISE = 0.25
 
 
 class Shown(NamedTuple):
@@ -40,8 +46,9 @@ def demonstration(
     Args:
         game: what to play.
         rng: stream of the expert's search order and of the noise.
-        noise: probability, before each of the expert's own actions, that a random admissible action
-            (never "help") is forced first. Forced actions cost turns like any other.
+        noise: probability, before each of the expert's own actions, that a random action is forced first: an
+            admissible one (never "help"), or now and then opening a place elsewhere, which is refused. Forced
+            actions cost turns like any other.
         max_turns: most turns.
         admissible: whether the observations list the admissible commands.
 
@@ -51,13 +58,13 @@ def demonstration(
     env = AlfworldEnv(source="embedded", admissible=admissible)
     observation = env.reset(task_of(game) if isinstance(game, Record) else game)
     # Two streams: a disturbance must not change the order in which the expert searches.
-    expert, disturb = Expert(observation, Random(rng.getrandbits(64))), Random(rng.getrandbits(64))
+    disturb = Random(rng.getrandbits(64))
+    expert = Expert(observation, Random(rng.getrandbits(64)), tidy=rng.random() < TIDY)
     turns: list[Shown] = []
     forced = False
     while len(turns) < max_turns:
         forced = not forced and disturb.random() < noise
-        possible = [c for c in env.admissible or () if c != "help"]
-        action = disturb.choice(possible) if forced else expert.act()
+        action = _disturbance(env.admissible or (), disturb) if forced else expert.act()
         step = env.step(action)
         refused = step.observation.partition("\n")[0] == REFUSED
         turns.append(Shown(observation, action, imitate=not forced and not refused))
@@ -66,6 +73,13 @@ def demonstration(
         expert.observe(action, step.observation)
         observation = step.observation
     return turns, False
+
+
+def _disturbance(admissible: Sequence[str], rng: Random) -> str:
+    elsewhere = [f"open {c.removeprefix('go to ')}" for c in admissible if c.startswith("go to ")]
+    if elsewhere and rng.random() < REFUSED_NOISE:
+        return rng.choice(elsewhere)
+    return rng.choice([c for c in admissible if c != "help"])
 
 
 def demonstrations(

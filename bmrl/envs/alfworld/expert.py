@@ -59,15 +59,18 @@ class Expert:
     Args:
         opening: the text that starts the game; a list of commands at its end is not looked at.
         rng: its own random stream; it settles the search order.
+        tidy: search equally likely places in the order of the opening text instead.
     """
 
-    def __init__(self, opening: str, rng: Random) -> None:
+    def __init__(self, opening: str, rng: Random, *, tidy: bool = False) -> None:
         self.goal = read_goal(opening)
         self._memory = Memory(_without_commands(opening))
         receptacles = self._memory.receptacles
         self._numbers = Counter(thing_class(r) for r in receptacles)
-        self._jitter = {r: rng.uniform(1 - _JITTER, 1 + _JITTER) for r in receptacles}
-        self._order = {r: i for i, r in enumerate(rng.sample(receptacles, len(receptacles)))}
+        jitter = 0.0 if tidy else _JITTER
+        self._jitter = {r: rng.uniform(1 - jitter, 1 + jitter) for r in receptacles}
+        order = receptacles if tidy else rng.sample(receptacles, len(receptacles))
+        self._order = {r: i for i, r in enumerate(order)}
         self._holds = {name.lower(): {kind.lower() for kind in kinds} for name, kinds in tables().holds.items()}
 
     def observe(self, action: str, observation: str) -> None:
