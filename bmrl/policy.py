@@ -58,7 +58,11 @@ class Policy:
     def logits(self, hidden: Tensor) -> Tensor:
         """fp32 logits (..., vocabulary) of hidden states (..., width)."""
         logits: Tensor = self.causal.get_output_embeddings()(hidden).float()
-        cap = getattr(self.causal.config, "final_logit_softcapping", None)
+        # What families do after the output layer; ``load`` refuses a model that does anything else.
+        config = self.causal.config.get_text_config()
+        logits = logits * (getattr(config, "logit_scale", None) or 1.0)  # Cohere
+        logits = logits / (getattr(config, "logits_scaling", None) or 1.0)  # Granite
+        cap = getattr(config, "final_logit_softcapping", None)  # Gemma
         return torch.tanh(logits / cap) * cap if cap else logits
 
     def adapter_tensors(self) -> dict[str, Tensor]:
@@ -75,10 +79,14 @@ class Policy:
             return {}
         config = self.model.peft_config["default"].to_dict()
         config = json.loads(json.dumps(config, default=lambda x: sorted(x) if isinstance(x, set) else str(x)))
-        return {**config, "base_model_name_or_path": self.name, "inference_mode": True}
+        base = Path(self.name).name if Path(self.name).is_absolute() else self.name
+        return {**config, "base_model_name_or_path": base, "inference_mode": True}
 
-    def load_adapter_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_adapter_tensors(self, tensors: Mapping[str, Tensor], *, source: str = "the checkpoint") -> None:
         """Puts stored tensors back, bit for bit.
+
+        Args:
+            source: where they come from, for the error.
 
         Raises:
             BmrlError: a tensor is missing, unknown or of another shape.
@@ -86,14 +94,12 @@ class Policy:
         own = self.adapter_tensors()
         if set(own) != set(tensors):
             odd = sorted(set(own) ^ set(tensors))[0]
-            raise BmrlError(
-                f"the checkpoint does not fit the model: {odd} stands only on one side; was the recipe changed?"
-            )
+            raise BmrlError(f"{source} does not fit the model: {odd} stands only on one side; was the recipe changed?")
         with torch.no_grad():
             for name, tensor in own.items():
                 if tensor.shape != tensors[name].shape:
                     raise BmrlError(
-                        f"the checkpoint does not fit the model: {name} is {tuple(tensors[name].shape)}, "
+                        f"{source} does not fit the model: {name} is {tuple(tensors[name].shape)}, "
                         f"the model has {tuple(tensor.shape)}"
                     )
                 tensor.copy_(tensors[name])
@@ -134,28 +140,48 @@ def load(
         gradient_checkpointing: recompute activations in the backward pass.
 
     Raises:
+        UsageError: the model is of a kind that does not work here.
         BmrlError: the model is not there, or its files are damaged.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     _quiet()
     device = device or best_device()
     where = locate(name)
-    options: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": "sdpa"}
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
         options["quantization_config"] = _nf4(dtype)
         options["device_map"] = {"": device}
     try:
+        config = AutoConfig.from_pretrained(where)
+        _check_kind(name, config)
+        # SDPA leaves out the capping of attention scores (Gemma 2).
+        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
         tokenizer = AutoTokenizer.from_pretrained(where)
-        causal = AutoModelForCausalLM.from_pretrained(where, **options)
+        causal, found = AutoModelForCausalLM.from_pretrained(
+            where,
+            attn_implementation="eager" if capped else "sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the name
+            **options,
+        )
+    except UsageError:
+        raise
     except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
         if Path(where).is_dir():
-            problem = str(error).replace(where, name).splitlines()[0] if str(error) else type(error).__name__
-            raise BmrlError(f"model.name: {name} cannot be loaded: {problem}") from error
+            problem = _one_line(error).replace(where, name)
+            raise BmrlError(f"model.name: {name} cannot be loaded: {problem}; are its files complete?") from error
         raise BmrlError(
             f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
             "bmrl train recipes/quickstart.yaml"
         ) from error
+    # transformers would go on with random weights in their place.
+    if odd := sorted(found["missing_keys"]) or sorted(key for key, *_ in found["mismatched_keys"]):
+        raise BmrlError(
+            f"model.name: {name} cannot be loaded: its weights do not fit its config.json; {odd[0]} is "
+            f"{'missing' if found['missing_keys'] else 'of another shape'}; download the model again"
+        )
     if quantization == "none":
         causal = causal.to(device)
     for module in causal.modules():
@@ -163,16 +189,58 @@ def load(
         # after that are silently wrong (cosine 0.2 to the right ones). A rollout is such a forward.
         if hasattr(module, "support_avx512bf16_for_cpu"):
             module.support_avx512bf16_for_cpu = False
+    policy = Policy(causal, causal, tokenizer, device, name)
+    _check_logits(policy)
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    return Policy(causal, causal, tokenizer, device, name)
+    return policy
+
+
+def _check_kind(name: str, config: Any) -> None:
+    """Refuses kinds of models that the sampler's cache of keys and values cannot serve."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if kind is None or config.is_encoder_decoder or getattr(config, "is_decoder", True) is False:
+        reason = "is no decoder-only language model"
+    elif kind._is_stateful or layers - {"full_attention", "sliding_attention"}:
+        reason = "remembers more than keys and values (Mamba, hybrids, linear or chunked attention)"
+    elif not kind._supports_sdpa:
+        reason = "has an attention that torch's scaled_dot_product_attention cannot do"
+    else:
+        return
+    raise UsageError(
+        f"model.name: {name} ({config.model_type}) {reason}; use a decoder such as Llama, Qwen2.5, Qwen3 or Gemma"
+    )
+
+
+def _check_logits(policy: Policy) -> None:
+    """Refuses a model that does to its logits what ``Policy.logits`` does not know of."""
+    ids = torch.arange(4, device=policy.device)[None]
+    with torch.no_grad():
+        theirs = policy.causal(input_ids=ids, use_cache=False).logits.float()
+        ours = policy.logits(policy.hidden(input_ids=ids, use_cache=False))
+    # The model may scale in its own precision, we do in fp32: a rounding or two apart.
+    allowed = 4 * torch.finfo(policy.causal.dtype).eps * theirs.abs().max()
+    if not (ours - theirs).abs().max() <= allowed:
+        raise UsageError(
+            f"model.name: {policy.name} ({policy.causal.config.model_type}) gives other logits than its output layer; "
+            "it cannot be trained here"
+        )
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 240 else text[:240] + " ..."
 
 
 def _quiet() -> None:
-    # Its bars for single weights would break our own display.
+    # Its bars and reports would break our own display; what it reports is checked here.
     from transformers.utils import logging
 
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
 
 
 def _nf4(dtype: str) -> Any:
@@ -199,15 +267,36 @@ def with_new_adapter(
 
     Args:
         seed: decides the initial A matrices.
+
+    Raises:
+        UsageError: a target is no module of the model.
     """
     from peft import LoraConfig, get_peft_model
 
-    config = LoraConfig(r=rank, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    if isinstance(targets, list):
+        modules = [n for n, _ in policy.causal.named_modules()]
+        if unknown := [t for t in targets if not any(n == t or n.endswith(f".{t}") for n in modules)]:
+            linear = {n.rpartition(".")[2] for n, m in policy.causal.named_modules() if isinstance(m, nn.Linear)}
+            raise UsageError(
+                f"lora.targets: {policy.name} has no module {unknown[0]}; it has {', '.join(sorted(linear))}; "
+                "or say all-linear"
+            )
+    inside = {*policy.causal.get_decoder().modules(), policy.causal.get_output_embeddings()}
+    # The image encoder of Gemma 3 has modules of the same names, and takes no part.
+    outside = [n for n, m in policy.causal.named_modules() if isinstance(m, nn.Linear) and m not in inside]
+    config = LoraConfig(
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        target_modules=targets,
+        exclude_modules=outside or None,
+        task_type="CAUSAL_LM",
+    )
     with seeded(seed):
         try:
             model = get_peft_model(policy.causal, config)
         except ValueError as error:
-            raise UsageError(f"lora.targets: {str(error).splitlines()[0]}") from error
+            raise UsageError(f"lora.targets: {_one_line(error)}") from error
     return Policy(model, policy.causal, policy.tokenizer, policy.device, policy.name)
 
 
@@ -220,24 +309,32 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
     Raises:
         BmrlError: no adapter there, or it does not fit the model.
     """
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig, get_peft_model
+    from safetensors.torch import load_file
 
-    if not (folder / "adapter_config.json").is_file():
-        raise BmrlError(
-            f"model.adapter: {folder} holds no adapter_config.json; name an adapter folder or a finished run"
-        )
+    for file in ("adapter_config.json", "adapter_model.safetensors"):
+        if not (folder / file).is_file():
+            raise BmrlError(f"model.adapter: {folder} holds no {file}; name an adapter folder or a finished run")
     try:
         config = PeftConfig.from_pretrained(str(folder))
+        if config.peft_type != "LORA":
+            raise UsageError(f"model.adapter: {folder} is a {config.peft_type} adapter; only LoRA works here")
         if rank is not None and config.r != rank:
             raise UsageError(
                 f"lora.rank: the recipe says {rank}, the adapter in {folder} has {config.r}; set lora.rank={config.r}"
             )
-        model = PeftModel.from_pretrained(policy.causal, str(folder), is_trainable=True, config=config)
+        config.inference_mode = False
+        with seeded(0):  # what it draws is overwritten below
+            model = get_peft_model(policy.causal, config)
+        tensors = load_file(folder / "adapter_model.safetensors")
     except UsageError:
         raise
     except Exception as error:  # peft raises several kinds for a damaged or foreign adapter
-        raise BmrlError(f"model.adapter: {folder} does not fit {policy.name}: {str(error).splitlines()[0]}") from error
-    return Policy(model, policy.causal, policy.tokenizer, policy.device, policy.name)
+        raise BmrlError(f"model.adapter: {folder} does not fit {policy.name}: {_one_line(error)}") from error
+    adapted = Policy(model, policy.causal, policy.tokenizer, policy.device, policy.name)
+    # peft itself would leave out, or leave as they are, tensors whose names do not match.
+    adapted.load_adapter_tensors(tensors, source=f"model.adapter: {folder}")
+    return adapted
 
 
 def add_reference(policy: Policy, folder: Path) -> None:

@@ -106,6 +106,7 @@ def _grouped_attention(
     attention_mask: Tensor,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    softcap: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Attention that reads each key/value head once for all query heads that share it.
@@ -115,9 +116,10 @@ def _grouped_attention(
 
     Args:
         query: (batch, heads, time, head_dim).
-        key, value: (batch, kv_heads, width, head_dim).
+        key, value: (batch, kv_heads, width, head_dim); of values it may be another one.
         attention_mask: (batch or 1, 1, time, width) bool, true where a query may look.
         sliding_window: the layer looks at most so far back, the query itself included.
+        softcap: bound that tanh puts on the scores (Gemma 2), which torch's attention cannot do.
     """
     batch, heads, length, size = query.shape
     groups = heads // key.shape[1]
@@ -129,8 +131,13 @@ def _grouped_attention(
     if length > 1:
         mask = mask.repeat(1, 1, groups, 1)
     folded = query.reshape(batch, key.shape[1], groups * length, size)
-    out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    return out.reshape(batch, heads, length, size).transpose(1, 2), None
+    if softcap is None:
+        out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
+    else:
+        scores = folded @ key.transpose(2, 3) * (scaling or size**-0.5)
+        scores = (torch.tanh(scores / softcap) * softcap).masked_fill(~mask, -torch.inf)
+        out = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype) @ value
+    return out.reshape(batch, heads, length, -1).transpose(1, 2), None
 
 
 ALL_ATTENTION_FUNCTIONS.register("bmrl_grouped", _grouped_attention)
