@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM as AutoModel
 from transformers import (
-    BertConfig,
+    BartConfig,
     GPTJConfig,
     HyperCLOVAXConfig,
     Lfm2Config,
@@ -133,7 +133,7 @@ def test_a_model_that_is_nowhere_says_what_to_run_instead(tmp_path):
         (Lfm2Config(layer_types=["conv", "full_attention"], num_hidden_layers=2), "(lfm2) remembers more"),
         (Llama4TextConfig(), "(llama4_text) remembers more than keys and values"),
         (T5Config(), "(t5) is no decoder-only language model"),
-        (BertConfig(), "(bert) is no decoder-only language model"),
+        (BartConfig(), "(bart) is no decoder-only language model"),
         (GPTJConfig(), "(gptj) has an attention that torch's scaled_dot_product_attention cannot do"),
     ],
 )

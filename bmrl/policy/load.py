@@ -1,0 +1,209 @@
+"""Models: found, read and checked; made from nothing; written."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bmrl.errors import BmrlError, UsageError
+from bmrl.files import data_path
+from bmrl.policy.model import Policy, one_line, seeded
+
+
+def best_device() -> torch.device:
+    """The CUDA card if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def locate(name: str) -> str:
+    """The folder or hub id behind a model name; ``pocket`` is the embedded policy."""
+    if name != "pocket":
+        return name
+    folder = data_path("pocket")
+    if not (folder / "model.safetensors").is_file():
+        raise BmrlError(
+            "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
+            "bmrl sft recipes/pocket_sft.yaml"
+        )
+    return str(folder)
+
+
+def load(
+    name: str,
+    *,
+    dtype: str,
+    quantization: str = "none",
+    gradient_checkpointing: bool = False,
+    device: torch.device | None = None,
+) -> Policy:
+    """Loads a model without an adapter; its weights are frozen only once an adapter is added.
+
+    Args:
+        name: ``pocket``, a local folder, or a hub id.
+        dtype: ``float32`` or ``bfloat16``.
+        quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
+        gradient_checkpointing: recompute activations in the backward pass.
+
+    Raises:
+        UsageError: the model is of a kind that does not work here.
+        BmrlError: the model is not there, or its files are damaged.
+    """
+    _quiet()
+    device = device or best_device()
+    where = locate(name)
+    options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+    if quantization == "nf4":
+        options["quantization_config"] = _nf4(dtype)
+        options["device_map"] = {"": device}
+    tokenizer, causal = _read(name, where, options)
+    if quantization == "none":
+        causal = causal.to(device)
+    for module in causal.modules():
+        # bitsandbytes repacks 4-bit weights for AVX-512 at the first forward without gradients, and gradients
+        # after that are silently wrong (cosine 0.2 to the right ones). A rollout is such a forward.
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+    policy = Policy(causal, causal, tokenizer, device, name)
+    _check_logits(policy)
+    if gradient_checkpointing:
+        causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return policy
+
+
+def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Tokenizer and model of a folder or hub id; everything that is wrong with them is one line."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        config = AutoConfig.from_pretrained(where)
+        _check_kind(name, config)
+        # SDPA leaves out the capping of attention scores (Gemma 2).
+        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
+        tokenizer = AutoTokenizer.from_pretrained(where)
+        causal, found = AutoModelForCausalLM.from_pretrained(
+            where,
+            attn_implementation="eager" if capped else "sdpa",
+            use_safetensors=True,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, with the name
+            **options,
+        )
+    except UsageError:
+        raise
+    except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
+        if Path(where).is_dir():
+            problem = one_line(error).replace(where, name)
+            raise BmrlError(f"model.name: {name} cannot be loaded: {problem}; are its files complete?") from error
+        raise BmrlError(
+            f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
+            "bmrl train recipes/quickstart.yaml"
+        ) from error
+    # transformers would go on with random weights in their place.
+    if odd := sorted(found["missing_keys"]) or sorted(key for key, *_ in found["mismatched_keys"]):
+        raise BmrlError(
+            f"model.name: {name} cannot be loaded: its weights do not fit its config.json; {odd[0]} is "
+            f"{'missing' if found['missing_keys'] else 'of another shape'}; download the model again"
+        )
+    return tokenizer, causal
+
+
+def _check_kind(name: str, config: Any) -> None:
+    """Refuses kinds of models that the sampler's cache of keys and values cannot serve."""
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
+    if kind is None or config.is_encoder_decoder:
+        reason = "is no decoder-only language model"
+    elif kind._is_stateful or layers - {"full_attention", "sliding_attention"}:
+        reason = "remembers more than keys and values (Mamba, hybrids, linear or chunked attention)"
+    elif not kind._supports_sdpa:
+        reason = "has an attention that torch's scaled_dot_product_attention cannot do"
+    else:
+        return
+    raise UsageError(
+        f"model.name: {name} ({config.model_type}) {reason}; use a decoder such as Llama, Qwen2.5, Qwen3 or Gemma"
+    )
+
+
+def _check_logits(policy: Policy) -> None:
+    """Refuses a model that does to its logits what ``Policy.logits`` does not know of."""
+    ids = torch.arange(4, device=policy.device)[None]
+    with torch.no_grad():
+        theirs = policy.causal(input_ids=ids, use_cache=False).logits.float()
+        ours = policy.logits(policy.hidden(input_ids=ids, use_cache=False))
+    # The model may scale in its own precision, we do in fp32: a rounding or two apart.
+    allowed = 4 * torch.finfo(policy.causal.dtype).eps * theirs.abs().max()
+    if not (ours - theirs).abs().max() <= allowed:
+        raise UsageError(
+            f"model.name: {policy.name} ({policy.causal.config.model_type}) gives other logits than its output layer; "
+            "it cannot be trained here"
+        )
+
+
+def _quiet() -> None:
+    # Its bars and reports would break our own display; what it reports is checked here.
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+
+
+def _nf4(dtype: str) -> Any:
+    try:
+        import bitsandbytes  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
+        ) from error
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=getattr(torch, dtype),
+    )
+
+
+def new_model(
+    tokenizer: Any,
+    *,
+    layers: int,
+    hidden: int,
+    heads: int,
+    kv_heads: int,
+    intermediate: int,
+    context_tokens: int,
+    seed: int,
+    name: str,
+) -> Policy:
+    """A Llama-architecture model with random weights, fp32, embeddings tied."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden,
+        intermediate_size=intermediate,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=context_tokens,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        attn_implementation="sdpa",
+    )
+    with seeded(seed):
+        causal = LlamaForCausalLM(config)
+    causal.to(best_device())
+    return Policy(causal, causal, tokenizer, best_device(), name)
+
+
+def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:
+    """Writes model and tokenizer in plain transformers format; the weights become ``dtype`` for good."""
+    _quiet()
+    folder.mkdir(parents=True, exist_ok=True)
+    policy.causal.to(getattr(torch, dtype)).save_pretrained(folder)
+    policy.tokenizer.save_pretrained(folder)
