@@ -15,11 +15,11 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-# Trains on the embedded policy and games, evaluates before and after, draws the first plots.
+# Trains the embedded policy on the embedded games, evaluates before and after, prints the gain, draws the plots.
 quickstart: $(STAMP)
 	$(BIN)/bmrl train recipes/quickstart.yaml
-	$(BIN)/bmrl eval
-	$(BIN)/bmrl report "$$(ls -td runs/quickstart* | head -n 1)"
+	$(BIN)/bmrl eval --budget 4 --budget 8
+	$(BIN)/bmrl report
 
 # One thread per process: the tests are many small computations.
 test: $(STAMP)

@@ -17,11 +17,11 @@ from bmrl.policy import Policy, token_logprobs
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One turn of a demonstration: what was seen, what was done, whether to learn it."""
+    """One turn of a demonstration: what was seen, what was done, and the weight of the loss on it (0: only shown)."""
 
     observation: str
     action: str
-    imitate: bool
+    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ def example(
         if len(ids) + len(added) + len(answer) > context_tokens:
             break
         ids += [*added, *answer]
-        weights += [observation_weight] * len(added) + [float(turn.imitate)] * len(answer)
+        weights += [observation_weight] * len(added) + [turn.weight] * len(answer)
     if weights:
         weights[0] = 0.0  # nothing predicts the first token
     return Example(tuple(ids), tuple(weights))

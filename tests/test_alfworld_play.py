@@ -186,7 +186,7 @@ def test_the_expert_solves_nearly_all_within_fifty_turns() -> None:
         turns, solved = demonstration(record, Random(record.task_id), max_turns=50)
         won += solved
         helped += any(shown.action in ("help", "inventory") for shown in turns)
-        assert all(shown.imitate for shown in turns if not shown.action.startswith("go to"))
+        assert all(shown.weight for shown in turns if not shown.action.startswith("go to"))
     assert won / len(records) >= 0.95
     assert helped == 0
 
@@ -196,7 +196,7 @@ def test_the_expert_recovers_from_forced_actions() -> None:
     for record in records:
         turns, solved = demonstration(record, Random(record.task_id), noise=0.3, max_turns=100)
         won += solved
-        forced += sum(not shown.imitate for shown in turns)
+        forced += sum(not shown.weight for shown in turns)
         # The text shown is that before the action; the commands are what the engine then gives.
         env = AlfworldEnv("embedded")
         text = env.reset(task_of(record))

@@ -1,8 +1,11 @@
 """Whole runs through the command line: what they leave, how they stop, how they go on."""
 
+import contextlib
+import io
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from bmrl.cli import main
 from bmrl.files import recipes_path
 
 SMALL = {
@@ -19,6 +23,7 @@ SMALL = {
     "train.checkpoint_every": 2,
     "rollout.tasks_per_step": 3,
     "rollout.group_size": 4,
+    "reward.invalid_action": -0.1,  # so that every step has something to learn from
     "budget.train": "{kind: mix, turns: [3, 8]}",
     "budget.eval": "[3, 8]",
 }
@@ -26,7 +31,7 @@ SMALL = {
 
 def command(*args: str, **settings: object) -> list[str]:
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
-    return [sys.executable, "-m", "bmrl", *args, *sets]
+    return [*args, *sets]
 
 
 def train(folder: Path, *args: str, **settings: object) -> list[str]:
@@ -35,15 +40,26 @@ def train(folder: Path, *args: str, **settings: object) -> list[str]:
 
 
 def start(line: list[str], cwd: Path) -> subprocess.Popen:
+    """A process of its own, to be killed."""
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(__file__).parent.parent)}
-    return subprocess.Popen(line, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "bmrl", *line],
+        cwd=cwd,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def finish(line: list[str], cwd: Path, code: int = 0) -> tuple[str, str]:
-    process = start(line, cwd)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == code, err
-    return out, err
+    """The same command in this process, which has loaded torch already."""
+    out, err = io.StringIO(), io.StringIO()
+    here, streams = contextlib.chdir(cwd), (contextlib.redirect_stdout(out), contextlib.redirect_stderr(err))
+    with here, streams[0], streams[1], pytest.raises(SystemExit) as done:
+        main(line)
+    assert done.value.code == code, err.getvalue()
+    return out.getvalue(), err.getvalue()
 
 
 def without_clock(value):
@@ -269,12 +285,12 @@ def test_bad_targets_are_one_line(target, more, words, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(tmp_path):
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(whole, tmp_path):
     run = tmp_path / "run"
-    finish(train(run), tmp_path)
+    shutil.copytree(whole, run)
     damaged = run / "checkpoints" / "step-000004" / "optimizer.safetensors"
     damaged.write_bytes(damaged.read_bytes()[:100])
     before = content(run)
-    _, err = finish(train(run, "--resume"), tmp_path)
+    _, err = finish(train(run, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5}), tmp_path)
     assert "step-000004" in err and "damaged" in err
     assert content(run) == before

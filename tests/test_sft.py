@@ -13,9 +13,9 @@ from bmrl.sft import Example, Shown, batches, example, sft_step
 
 CHAT = tiny.chat()
 SHOWN = [
-    Shown("You are at place 2.", "go", imitate=True),
-    Shown("You are at place 1.", "stay", imitate=False),  # forced
-    Shown("You are at place 1.", "go", imitate=True),
+    Shown("You are at place 2.", "go", 1.0),
+    Shown("You are at place 1.", "stay", 0.0),  # forced
+    Shown("You are at place 1.", "go", 1.0),
 ]
 
 
@@ -135,7 +135,7 @@ def test_demonstrations_are_won_and_noisy():
     made = list(demonstrations("alfworld", count=24, seed=3, noise=0.3, max_turns=50, args={}))
     assert len(made) == 24
     assert all(1 <= len(turns) <= 50 for turns in made)
-    assert any(not imitate for turns in made for _, _, imitate in turns)
+    assert {w for turns in made for _, _, w in turns} == {0.0, 0.25, 1.0}
 
 
 def test_environment_without_an_expert_is_refused():

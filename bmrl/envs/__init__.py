@@ -37,8 +37,8 @@ def make(name: str, **args: Any) -> Env:
     return cast(Env, cls(**args))
 
 
-def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, str, bool]]]:
-    """Games that an exploring expert won, as (observation, action, imitate) per turn.
+def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, str, float]]]:
+    """Games that an exploring expert won, as (observation, action, weight of the loss) per turn.
 
     Args:
         name: a key of `EXPERTS`.
@@ -51,7 +51,7 @@ def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, s
         raise UsageError(f"sft.source: {name} has no expert; known: {', '.join(EXPERTS)}")
     module, _, attribute = EXPERTS[name].partition(":")
     return cast(
-        Iterator[Sequence[tuple[str, str, bool]]],
+        Iterator[Sequence[tuple[str, str, float]]],
         getattr(import_module(module), attribute)(**settings),
     )
 

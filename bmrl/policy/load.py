@@ -143,10 +143,13 @@ def _check_logits(policy: Policy) -> None:
 
 def _quiet() -> None:
     # Its bars and reports would break our own display; what it reports is checked here.
+    import logging as std
+
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
+    std.getLogger("huggingface_hub").setLevel(std.ERROR)  # one line of ours says it, not each of its retries
 
 
 def _nf4(dtype: str) -> Any:

@@ -87,7 +87,7 @@ def evaluate(
             cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens),
         )
         player = make_player(recipe, policy, pool, rows=rows, announce=announce)
-        progress = Progress(1)
+        progress = Progress(0)
         with progress.shown():
             episodes, answer = evaluate_policy(
                 player,

@@ -10,7 +10,7 @@ class Progress:
     """Shows how far a loop of ``total`` steps is.
 
     Args:
-        total: steps of the loop.
+        total: steps of the loop; 0 where there is only one thing to do.
         done: steps that an earlier process did; they do not count for the time left.
     """
 
@@ -32,7 +32,7 @@ class Progress:
             console=self._console,
             disable=not self._live,
         )
-        self._steps = self._bars.add_task("steps", total=total, completed=done, left="")
+        self._steps = self._bars.add_task("steps", total=total, completed=done, left="", visible=total > 0)
         self._inner = self._bars.add_task("", total=1, visible=False, left="")
 
     def inner(self, name: str, total: int) -> None:

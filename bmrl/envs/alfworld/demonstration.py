@@ -17,6 +17,9 @@ from bmrl.envs.base import Task
 TIDY = 0.75
 # Share of the forced actions that the game refuses, so that "Nothing happens." has been seen.
 REFUSED_NOISE = 0.25
+# Where to search next is one choice among many as good, which nobody can predict; a learner that minds it as much as
+# taking what it has found spends nearly all of its gradient on it.
+SEARCH_WEIGHT = 0.25
 
 
 class Shown(NamedTuple):
@@ -25,12 +28,13 @@ class Shown(NamedTuple):
     Attributes:
         observation: what the agent is shown before the action.
         action: the command sent.
-        imitate: whether a learner should copy it; not so if it was forced, or did nothing.
+        weight: how much a learner should care to copy it: 0 if it was forced or did nothing, `SEARCH_WEIGHT` for
+            a step of a search, else 1.
     """
 
     observation: str
     action: str
-    imitate: bool
+    weight: float
 
 
 def demonstration(
@@ -65,9 +69,10 @@ def demonstration(
     while len(turns) < max_turns:
         forced = not forced and disturb.random() < noise
         action = _disturbance(env.admissible or (), disturb) if forced else expert.act()
+        weight = 0.0 if forced else SEARCH_WEIGHT if expert.searching else 1.0
         step = env.step(action)
         refused = step.observation.partition("\n")[0] == REFUSED
-        turns.append(Shown(observation, action, imitate=not forced and not refused))
+        turns.append(Shown(observation, action, 0.0 if refused else weight))
         if step.terminated:
             return turns, step.won
         expert.observe(action, step.observation)

@@ -64,6 +64,7 @@ class Expert:
 
     def __init__(self, opening: str, rng: Random, *, tidy: bool = False) -> None:
         self.goal = read_goal(opening)
+        self.searching = False
         self._memory = Memory(_without_commands(opening))
         receptacles = self._memory.receptacles
         self._numbers = Counter(thing_class(r) for r in receptacles)
@@ -78,7 +79,8 @@ class Expert:
         self._memory.note(action.strip(), _without_commands(observation))
 
     def act(self) -> str:
-        """The next command."""
+        """The next command; `searching` then says whether it only looks for something."""
+        self.searching = False
         memory, goal = self._memory, self.goal
         held = memory.held
         if held is None:
@@ -144,6 +146,7 @@ class Expert:
 
     def _search(self) -> str:
         """Go on to the receptacle most likely, per turn, to show what is still missing."""
+        self.searching = True
         memory = self._memory
         unseen = [r for r in memory.receptacles if r not in memory.contents]
         if not unseen:
