@@ -137,7 +137,7 @@ GLOSSARY: dict[str, Metric] = {
     "tokens": Metric("tokens", "tokens of the step's rows (supervised)", "-", "-"),
     "action_loss": Metric(
         "nats",
-        "mean cross-entropy of the demonstrated action tokens (supervised)",
+        "mean cross-entropy of the demonstrated action tokens that count fully: search steps weigh less (supervised)",
         "falls",
         "falls to near 0: the demonstrations are being memorised",
     ),

@@ -1,7 +1,7 @@
 """Supervised learning from demonstrations: the warm start, and how the pocket policy came to be.
 
 One demonstration is one row. The loss is on actions; on observations only with ``observation_weight``. Actions
-that were forced as noise are shown, never imitated.
+that were forced as noise are shown, never imitated, and steps of a search weigh less than what is done with a find.
 """
 
 from collections.abc import Sequence
