@@ -16,7 +16,7 @@ from bmrl.errors import Interrupted, UsageError
 from bmrl.metrics import MetricsFile
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.pocket import build_tokenizer
-from bmrl.policy import Policy, new_model, save_model
+from bmrl.policy import Policy, new_model, save_model, seeded
 from bmrl.recipe import Recipe
 from bmrl.run.compose import say, starting_policy
 from bmrl.run.interrupt import interruptible
@@ -146,7 +146,8 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
                     steps=len(plan),
                 )
                 set_learning_rate(optimizer, rate)
-                with _precision(recipe, policy):
+                # The adapter's dropout draws from torch's global generator: seeded by step, a resumed run draws alike.
+                with _precision(recipe, policy), seeded(int(stream(recipe.seed, "dropout", step).integers(2**31))):
                     values = sft_step(
                         policy,
                         optimizer,
