@@ -8,9 +8,10 @@ export OMP_WAIT_POLICY := PASSIVE
 
 setup: $(STAMP)
 
+# Without its ensurepip, Python leaves a .venv that has a python and no pip: such a one is made again.
 # torch first and by itself: a plain build of a tested version, before anything else can choose one.
 $(STAMP): pyproject.toml
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
