@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bmrl.errors import BmrlError
+from bmrl.errors import BmrlError, UsageError
 
 TEMPORARY = ".tmp-"  # every temporary file or folder of bmrl has this in its name
 # EFBIG is what a limit on file sizes gives: for the user, as good as a full disk.
@@ -41,6 +41,19 @@ def disk_errors(name: str) -> Iterator[None]:
         else:
             raise
         raise BmrlError(problem) from error
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """Refuses a folder for results before the work for them is done; it need not exist yet.
+
+    Raises:
+        UsageError: it, or what it would be made in, is no folder or may not be written to.
+    """
+    found = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not found.is_dir():
+        raise UsageError(f"{folder}: {found.name} is no folder; choose another path")
+    if not os.access(found, os.W_OK | os.X_OK):
+        raise UsageError(f"no permission to write {folder}; choose a folder you may write to")
 
 
 def temporary_suffix() -> str:

@@ -65,9 +65,9 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
 
 
 def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> None:
-    from bmrl import packaged
+    from bmrl import packaged, run_folder
     from bmrl.check import refuse_missing
-    from bmrl.recipe import load
+    from bmrl.recipe import load, resolved
 
     source = packaged.find(name)
     recipe = load(source, overrides)
@@ -75,7 +75,11 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
         other = "sft" if kind == "train" else "train"
         raise UsageError(f"{name} has no `{kind}` section; run it with: bmrl {other} {name}")
     refuse_missing(recipe)
-    from bmrl import run  # imports torch: only now that the recipe is known to be good
+    if resume:
+        run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
+    elif run_dir is not None:
+        run_folder.refuse_existing(run_dir)
+    from bmrl import run  # imports torch: only now that recipe and command are known to be good
 
     start = run.train if kind == "train" else run.sft
     click.echo(start(recipe, source=source, run_dir=run_dir, resume=resume))
@@ -141,6 +145,10 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     """
     for name in ("budgets", "seeds"):
         options[name] = sorted(set(options[name]))
+    if options["out"] is not None:
+        from bmrl.atomic import refuse_unwritable
+
+        refuse_unwritable(options["out"])
     from bmrl import run
     from bmrl.evaluate import table
 

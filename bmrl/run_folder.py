@@ -24,6 +24,8 @@ from bmrl.types import Episode
 
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
+# What may differ between a run and the recipe it is resumed with: none of it changes an episode.
+FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
 
 
 def create(
@@ -49,8 +51,8 @@ def create(
         BmrlError: the disk is full or forbidden; nothing is left behind.
     """
     target = explicit or base / str(resolved["name"])
-    if explicit is not None and os.path.lexists(explicit):
-        raise UsageError(f"{explicit} exists; choose another --run or pass --resume")
+    if explicit is not None:
+        refuse_existing(explicit)
     temporary = target.parent / f".{target.name}{temporary_suffix()}"
     try:
         with disk_errors(str(target)):
@@ -63,6 +65,54 @@ def create(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return folder
+
+
+def refuse_existing(folder: Path) -> None:
+    """Refuses a name for a new run that is taken.
+
+    Raises:
+        UsageError: it is.
+    """
+    if os.path.lexists(folder):
+        raise UsageError(f"{folder} exists; choose another --run or pass --resume")
+
+
+def to_resume(base: Path, resolved: dict[str, Any], explicit: Path | None = None) -> Path:
+    """The run that a recipe goes on with: ``explicit``, or the newest of the recipe's name in ``base``.
+
+    Args:
+        resolved: the recipe with every default.
+
+    Raises:
+        UsageError: there is none, or its recipe was another one; a line for each key that differs.
+        BmrlError: its files are damaged, or another version of bmrl wrote them.
+    """
+    name = resolved["name"]
+    folder = explicit or _newest(path for path in base.glob(f"{name}*") if _is_named(path, name))
+    if folder is None:
+        raise UsageError(f"no run of {name!r} in {base}/ to resume; start it without --resume, or name it with --run")
+    lines = [
+        f"{folder}: {key} is {json.dumps(old)} in the run and {json.dumps(new)} in this recipe; resume with the "
+        "recipe and --set that it was started with, or start anew without --resume"
+        for key, (old, new) in sorted(_differences(load_resolved(folder), resolved).items())
+        if key not in FREE
+    ]
+    if lines:
+        raise UsageError("\n".join(lines))
+    return folder
+
+
+def _is_named(path: Path, name: str) -> bool:
+    return is_run(path) and load_resolved(path).get("name") == name
+
+
+def _differences(a: Any, b: Any, path: str = "") -> dict[str, tuple[Any, Any]]:
+    """Key -> both values, for the keys in which two recipes differ."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        keys = a.keys() | b.keys()
+        parts = (_differences(a.get(key), b.get(key), f"{path}.{key}".lstrip(".")) for key in keys)
+        return {key: values for part in parts for key, values in part.items()}
+    return {} if a == b else {path: (a, b)}
 
 
 def _claim(temporary: Path, target: Path, *, numbered: bool) -> Path:
@@ -90,7 +140,10 @@ def newest(base: Path) -> Path | None:
     """The run in ``base`` that was created last, or None."""
     if not base.is_dir():
         return None
-    runs = [path for path in base.iterdir() if not path.name.startswith(".") and is_run(path)]
+    return _newest(path for path in base.iterdir() if not path.name.startswith(".") and is_run(path))
+
+
+def _newest(runs: Iterable[Path]) -> Path | None:
     # The resolved recipe is written once, so its time is that of the run's creation.
     return max(runs, key=lambda run: ((run / RESOLVED).stat().st_mtime_ns, run.name), default=None)
 

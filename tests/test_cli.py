@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 import bmrl
+from bmrl import run_folder
 from bmrl.cli import main
 from bmrl.errors import BmrlError, Interrupted
 from bmrl.files import recipes_path
+from bmrl.recipe import load, resolved
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -127,13 +129,15 @@ def test_mistakes_of_a_recipe_are_lines_of_their_own_and_nothing_is_written(
 
 
 def test_train_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
+    source = recipes_path("quickstart.yaml")
+    run_folder.create(Path("runs"), "", resolved(load(source, ["train.steps=3"])), {}, Path("r"))
     # A packaged recipe by its path in a clone, although this folder has no recipes/.
     code, out, _ = run("train", "recipes/quickstart.yaml", "--set", "train.steps=3", "--run", "r", "--resume")
     assert (code, out) == (0, "runs/fake\n")
     ((recipe, options),) = calls
     assert recipe.train.steps == 3
     assert options == {
-        "source": recipes_path("quickstart.yaml"),
+        "source": source,
         "run_dir": Path("r"),
         "resume": True,
     }

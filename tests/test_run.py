@@ -13,9 +13,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from bmrl.cli import main
-from bmrl.files import recipes_path
+from bmrl.errors import BmrlError, UsageError
+from bmrl.files import data_path, recipes_path
+from bmrl.run.compose import starting_policy
+from bmrl.run.evaluate import find_target
 
 SMALL = {
     "train.steps": 4,
@@ -132,8 +136,6 @@ def test_the_adapter_changes_and_any_peft_user_can_load_it(whole):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    from bmrl.files import data_path
-
     base = AutoModelForCausalLM.from_pretrained(data_path("pocket"))
     model = PeftModel.from_pretrained(base, whole / "adapter")
     moved = [n for n, p in model.named_parameters() if "lora_B" in n and p.abs().sum() > 0]
@@ -146,6 +148,7 @@ def test_no_path_of_the_machine_and_no_secret_in_a_run(whole, tmp_path):
         if path.is_file() and path.suffix in (".json", ".jsonl"):
             text = path.read_text()
             assert str(whole) not in text and str(tmp_path.parent) not in text
+            assert str(data_path().parent) not in text
             assert home == "/" or home + "/" not in text
 
 
@@ -207,9 +210,66 @@ def test_an_existing_run_is_never_overwritten(whole):
     assert content(whole) == before
 
 
-def test_resume_with_another_recipe_is_refused(whole):
-    _, err = finish(train(whole, "--resume", **{"optimizer.learning_rate": 0.5}), whole.parent, code=2)
-    assert "optimizer.learning_rate" in err and "differs" in err
+def test_every_difference_to_the_run_is_told_with_both_values(whole):
+    other = {"optimizer.learning_rate": 0.5, "train.steps": 9, "train.keep_checkpoints": 1}
+    _, err = finish(train(whole, "--resume", **other), whole.parent, code=2)
+    lines = err.strip().splitlines()
+    # these two, and eval_every and eval_tasks, with which the run was made; not keep_checkpoints
+    assert len(lines) == 4
+    assert "optimizer.learning_rate is 0.001 in the run and 0.5 in this recipe" in lines[0]
+    assert "train.steps is 4 in the run and 9 in this recipe" in lines[3]
+
+
+@pytest.mark.parametrize("more", [("train", "--run", "."), ("train", "--resume"), ("eval", "--out", "file")])
+def test_a_wrong_folder_is_told_before_torch_is_imported(more, tmp_path):
+    (tmp_path / "file").write_text("")
+    name, *options = more
+    line = [name, *(["quickstart"] if name == "train" else ["pocket", "--budget", "4"]), *options]
+    program = f"""
+import sys
+from bmrl.cli import main
+try:
+    main({line!r})
+except SystemExit as done:
+    sys.exit(f"{{done.code}} {{'torch' in sys.modules}}")
+"""
+    root = str(Path(__file__).parent.parent)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+    )
+    *told, ended = done.stderr.strip().splitlines()
+    assert ended == "2 False" and len(told) == 1, done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_signal_while_the_policy_loads_leaves_nothing(tmp_path, monkeypatch):
+    def interrupted(recipe):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return starting_policy(recipe)
+
+    # by sys.modules: the package has a function of the module's name
+    monkeypatch.setattr(sys.modules["bmrl.run.train"], "starting_policy", interrupted)
+    before = signal.getsignal(signal.SIGTERM)
+    _, err = finish(train(tmp_path / "run"), tmp_path, code=130)
+    assert err.strip().splitlines()[-1] == "bmrl: stopped by SIGTERM"
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_dropout_of_supervised_learning_is_the_same_on_resume(tmp_path):
+    settings = {"model.adapter": "null", "lora": "{rank: 4, alpha: 8, dropout: 0.5}", "train": "null"}
+    settings["sft"] = "{episodes: 8, max_turns: 8, batch_tokens: 512}"
+    adapters = []
+    for name in ("a", "b"):
+        torch.manual_seed(len(adapters))  # what ran before must not matter
+        line = command("sft", str(recipes_path("quickstart.yaml")), "--run", str(tmp_path / name), **settings)
+        finish(line, tmp_path)
+        adapters.append((tmp_path / name / "adapter" / "adapter_model.safetensors").read_bytes())
+    assert adapters[0] == adapters[1]
 
 
 def test_max_hours_stops_after_a_saved_checkpoint(tmp_path):
@@ -283,6 +343,33 @@ def test_bad_targets_are_one_line(target, more, words, tmp_path):
     line = err.strip().splitlines()[-1]
     assert words in line and "Traceback" not in err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_is_found_by_its_name_and_in_no_other_folder(tmp_path):
+    with contextlib.chdir(tmp_path):
+        assert find_target("quickstart", "last").name == "quickstart"
+        assert find_target("recipes/quickstart.yaml", "last").name == "quickstart"
+        with pytest.raises(UsageError, match="elsewhere/quickstart"):
+            find_target("elsewhere/quickstart.yaml", "last")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
+def test_a_damaged_adapter_folder_is_one_line(text, tmp_path):
+    (tmp_path / "adapter_config.json").write_text(text, encoding="latin-1")
+    with pytest.raises(BmrlError, match=r"adapter_config\.json: damaged"):
+        find_target(str(tmp_path), "last")
+
+
+def test_damaged_files_of_a_run_are_named(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    for text in ("{", "[]", "{}"):
+        (run / "eval" / "step-000004.json").write_text(text)
+        with pytest.raises(BmrlError, match=r"step-000004\.json: damaged"):
+            find_target(str(run), "best")
+    (run / "recipe.resolved.json").write_text("{}")
+    with pytest.raises(BmrlError, match=r"recipe\.resolved\.json: no recipe"):
+        find_target(str(run), "last")
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(whole, tmp_path):

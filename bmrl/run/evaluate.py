@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from bmrl import checkpoint as checkpoints
-from bmrl import run_folder
+from bmrl import packaged, run_folder
 from bmrl.atomic import write_json
-from bmrl.errors import UsageError
+from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.files import recipes_path
 from bmrl.policy import Policy, load, with_adapter
@@ -185,30 +185,35 @@ def find_target(target: str | None, checkpoint: str) -> Target:
         return _run_target(path, checkpoint)
     if checkpoint != "last":
         raise UsageError(f"--checkpoint {checkpoint}: {target} is no run folder, it has no checkpoints")
-    if target.endswith((".yaml", ".yml")):
-        recipe = load_recipe(path if path.is_file() else recipes_path(path.name))
+    if target.endswith((".yaml", ".yml")) or (not path.exists() and recipes_path(f"{target}.yaml").is_file()):
+        recipe = load_recipe(packaged.find(target))
         return Target(recipe.name, recipe, None, None, lambda: starting_policy(recipe))
     recipe = _defaults()
     if (path / "adapter_config.json").is_file():
-        base = json.loads((path / "adapter_config.json").read_text(encoding="utf-8")).get("base_model_name_or_path")
+        base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")
         if not base:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
         recipe = _with_model(recipe, str(base))
-        return Target(path.name, recipe, None, None, lambda: with_adapter(_load(recipe), path))
+        return Target(path.resolve().name, recipe, None, None, lambda: with_adapter(_load(recipe), path))
     if (
         target == "pocket"
         or (path / "config.json").is_file()
         or ("/" in target and not path.exists() and target.count("/") == 1)
     ):
         recipe = _with_model(recipe, target)
-        return Target(path.name if path.exists() else target, recipe, None, None, lambda: _load(recipe))
+        return Target(path.resolve().name if path.exists() else target, recipe, None, None, lambda: _load(recipe))
     raise UsageError(
         f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor 'pocket'"
     )
 
 
 def _run_target(folder: Path, checkpoint: str) -> Target:
-    recipe = Recipe.model_validate(run_folder.load_resolved(folder))
+    try:
+        recipe = Recipe.model_validate(run_folder.load_resolved(folder))
+    except ValueError as error:  # pydantic's is one
+        raise BmrlError(
+            f"{folder / run_folder.RESOLVED}: no recipe of this bmrl; restore the file, or use the bmrl that wrote it"
+        ) from error
     steps = checkpoints.complete(folder / "checkpoints")
     if not steps:
         raise UsageError(f"{folder}: no checkpoint yet; let it train on with --resume")
@@ -232,7 +237,7 @@ def _run_target(folder: Path, checkpoint: str) -> Target:
         policy.load_adapter_tensors(found.adapter)
         return policy
 
-    return Target(folder.name, recipe, name, folder, make)
+    return Target(folder.resolve().name, recipe, name, folder, make)
 
 
 def best_step(folder: Path, steps: Sequence[int]) -> int:
@@ -241,14 +246,28 @@ def best_step(folder: Path, steps: Sequence[int]) -> int:
     Raises:
         UsageError: the run measured none of its checkpoints.
     """
-    areas = {}
+    areas: dict[int, float] = {}
+    hint = "remove it and name a step with --checkpoint"
     for step in steps:
         path = folder / "eval" / f"step-{step:06d}.json"
         if path.is_file():
-            areas[step] = json.loads(path.read_text(encoding="utf-8"))["area"]
+            area = _read_json(path, hint).get("area")
+            if not isinstance(area, int | float):
+                raise BmrlError(f"{path}: damaged, not an evaluation; {hint}")
+            areas[step] = area
     if not areas:
         raise UsageError(f"--checkpoint best: {folder} evaluated none of its checkpoints; set train.eval_every")
     return max(areas, key=lambda step: (areas[step], step))
+
+
+def _read_json(path: Path, hint: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BmrlError(f"{path}: damaged, cannot be read as JSON; {hint}") from error
+    if not isinstance(value, dict):
+        raise BmrlError(f"{path}: damaged, not a JSON object; {hint}")
+    return value
 
 
 def _step(text: str) -> int:

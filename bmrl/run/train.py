@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,9 +24,6 @@ from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.trainer import Player, Update, plan_step, train_step
 from bmrl.types import EndReason
-
-# What may differ between a run and the recipe it is resumed with: none of it changes an episode.
-FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
 
 
 @dataclass(slots=True)
@@ -58,6 +54,7 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
     with interruptible() as poll, make_pool(recipe, slots=_episodes(recipe)) as pool:
         tasks = pool.tasks(recipe.env.train_split)
         policy = starting_policy(recipe)
+        poll()  # who stops it this early wants no run folder
         folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume)
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, pool, tasks, poll)
@@ -69,29 +66,7 @@ def open_run(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool
     if not resume:
         text = source.read_text(encoding="utf-8")
         return run_folder.create(Path("runs"), text, resolved(recipe), run_folder.system_info(), run_dir)
-    folder = run_dir or _newest_of(recipe.name)
-    for key in sorted(_differences(run_folder.load_resolved(folder), resolved(recipe))):
-        if key not in FREE:
-            raise UsageError(
-                f"{folder}: {key} differs between this recipe and the run; resume with {folder}/{run_folder.RECIPE}, "
-                "or start anew without --resume"
-            )
-    return folder
-
-
-def _newest_of(name: str) -> Path:
-    runs = [
-        p for p in Path("runs").glob(f"{name}*") if run_folder.is_run(p) and run_folder.load_resolved(p)["name"] == name
-    ]
-    if not runs:
-        raise UsageError(f"no run of {name!r} in runs/ to resume; start it without --resume, or name it with --run")
-    return max(runs, key=lambda p: (p / run_folder.RESOLVED).stat().st_mtime_ns)
-
-
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        return {key for k in a.keys() | b.keys() for key in _differences(a.get(k), b.get(k), f"{path}.{k}".lstrip("."))}
-    return set() if a == b else {path}
+    return run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
 
 
 def _episodes(recipe: Recipe) -> int:
