@@ -14,7 +14,6 @@ from bmrl.budgets import announcement
 from bmrl.chat import Chat
 from bmrl.policy import Policy, token_logprobs
 
-
 # Rows are padded to a multiple of this. A CPU compiles its matrix products anew for each shape it meets: with every
 # length a shape of its own, a step took nearly twice the time after some hundreds of them, and memory grew to 5 GB.
 WIDTH = 32

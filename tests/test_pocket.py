@@ -1,0 +1,50 @@
+"""The embedded policy is what its card says, and stands without bmrl."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+
+from bmrl.files import data_path
+
+CARD = json.loads(data_path("pocket", "card.json").read_text())
+
+
+def test_weights_are_those_of_the_card_and_small():
+    weights = data_path("pocket", "model.safetensors")
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == CARD["sha256"]
+    assert sum(p.stat().st_size for p in data_path("pocket").glob("*") if p.is_file()) < 12e6
+
+
+def test_card_page_is_made_from_the_cards_data():
+    spec = importlib.util.spec_from_file_location("freeze", data_path("pocket", "freeze.py"))
+    freeze = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(freeze)
+    assert data_path("pocket", "README.md").read_text() == freeze.render(CARD)
+
+
+def test_games_of_the_card_are_the_embedded_ones():
+    from bmrl.envs.alfworld import splits
+
+    assert CARD["curves"]
+    for curve in CARD["curves"]:
+        assert curve["split_hash"] == splits.split_hash(curve["split"])
+
+
+def test_loads_with_transformers_and_nothing_of_ours():
+    program = f"""
+import sys
+from transformers import AutoModelForCausalLM, AutoTokenizer
+folder = {str(data_path("pocket"))!r}
+model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+text = tokenizer.apply_chat_template(
+    [dict(role="user", content="You are in the middle of a room.")], tokenize=False, add_generation_prompt=True)
+ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")
+out = model.generate(**ids, max_new_tokens=8, do_sample=False)
+assert out.shape[1] > ids["input_ids"].shape[1]
+assert not [name for name in sys.modules if name.split(".")[0] == "bmrl"]
+print(model.config.model_type)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "llama"
