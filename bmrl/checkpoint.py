@@ -13,7 +13,6 @@ Where all weights of a model are trained, its named parameters take the adapter'
 
 import hashlib
 import json
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -35,12 +34,12 @@ from bmrl.atomic import (
     write_bytes,
 )
 from bmrl.errors import BmrlError
+from bmrl.run_folder import checkpoints
 
 FORMAT = 1
 ADAPTER, CONFIG = "adapter/adapter_model.safetensors", "adapter/adapter_config.json"
 OPTIMIZER, STATE = "optimizer.safetensors", "state.json"
 REPLACED = ".replaced-"  # an older checkpoint of the same step, while the new one takes its place
-_NAME = re.compile(r"step-(\d{6,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +128,13 @@ def _to_stderr(line: str) -> None:
     sys.stderr.write(line + "\n")
 
 
-def complete(folder: Path) -> list[int]:
-    """Steps of the finished checkpoints, ascending; their contents are not verified."""
-    return sorted(_finished(folder))
-
-
 def latest(folder: Path, warn: Callable[[str], object] = _to_stderr) -> Path | None:
     """The newest undamaged checkpoint, or None.
 
     Args:
         warn: takes one line for each damaged one that was passed over; stderr by default.
     """
-    finished = _finished(folder)
+    finished = checkpoints(folder)
     for step in sorted(finished, reverse=True):
         try:
             load(finished[step])
@@ -151,11 +145,12 @@ def latest(folder: Path, warn: Callable[[str], object] = _to_stderr) -> Path | N
     return None
 
 
-def prune(folder: Path, keep: int) -> None:
-    """Remove all but the ``keep`` (at least 1) newest finished checkpoints."""
-    finished = _finished(folder)
+def prune(folder: Path, keep: int, spare: int | None = None) -> None:
+    """Remove all but the ``keep`` (at least 1) newest finished checkpoints and that of step ``spare``."""
+    finished = checkpoints(folder)
     for step in sorted(finished)[: -max(keep, 1)]:
-        _remove(finished[step])
+        if step != spare:
+            _remove(finished[step])
 
 
 def clean(folder: Path) -> None:
@@ -238,13 +233,6 @@ def _json_bytes(value: Mapping[str, Any]) -> bytes:
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
-
-
-def _finished(folder: Path) -> dict[int, Path]:
-    if not folder.is_dir():
-        return {}
-    names = ((path, _NAME.fullmatch(path.name)) for path in folder.iterdir())
-    return {int(match[1]): path for path, match in names if match}
 
 
 def _replace(temporary: Path, target: Path) -> None:

@@ -77,6 +77,8 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
     refuse_missing(recipe)
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
+        with run_folder.lock(run_dir):
+            pass  # whether another process has it is told before torch is imported
     elif run_dir is not None:
         run_folder.refuse_existing(run_dir)
     from bmrl import run  # imports torch: only now that recipe and command are known to be good
@@ -149,10 +151,13 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
         from bmrl.atomic import refuse_unwritable
 
         refuse_unwritable(options["out"])
-    from bmrl import run
+    from bmrl import target as targets
     from bmrl.evaluate import table
 
-    result = run.evaluate(target, **options)
+    found = targets.find(target, options.pop("checkpoint"), options["split"])
+    from bmrl import run  # imports torch: only now that target and command are known to be good
+
+    result = run.evaluate(found, **options)
     click.echo(json.dumps(result) if as_json else table(result))
 
 

@@ -4,8 +4,9 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bmrl.types import Episode
 
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
+_CHECKPOINT, _OF_STEP = re.compile(r"step-(\d{6,})"), re.compile(r"step-(\d{6,})\.jsonl?$")
 # What may differ between a run and the recipe it is resumed with: none of it changes an episode.
 FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
 
@@ -102,6 +104,24 @@ def to_resume(base: Path, resolved: dict[str, Any], explicit: Path | None = None
     return folder
 
 
+def refuse_other_games(folder: Path, games: Mapping[str, str]) -> None:
+    """Refuses to go on with games that are not those the run was started with.
+
+    Args:
+        games: split -> hash of its games.
+
+    Raises:
+        UsageError: a split has changed, or now comes from another place.
+    """
+    before = _read_object(folder / SYSTEM).get("games")
+    for split, found in games.items():
+        if isinstance(before, dict) and before.get(split, found) != found:
+            raise UsageError(
+                f"{folder}: the games of {split} are not those the run was started with ({before[split][:16]}, now "
+                f"{found[:16]}); set ALFWORLD_DATA and the games' folder as they were, or start anew without --resume"
+            )
+
+
 def _is_named(path: Path, name: str) -> bool:
     return is_run(path) and load_resolved(path).get("name") == name
 
@@ -146,6 +166,21 @@ def newest(base: Path) -> Path | None:
 def _newest(runs: Iterable[Path]) -> Path | None:
     # The resolved recipe is written once, so its time is that of the run's creation.
     return max(runs, key=lambda run: ((run / RESOLVED).stat().st_mtime_ns, run.name), default=None)
+
+
+def checkpoints(folder: Path) -> dict[int, Path]:
+    """Step -> folder of the finished checkpoints in a run's ``checkpoints``; their contents are not verified."""
+    if not folder.is_dir():
+        return {}
+    names = ((path, _CHECKPOINT.fullmatch(path.name)) for path in folder.iterdir())
+    return {int(match[1]): path for path, match in names if match}
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Removes episodes and evaluations of later steps, which a resumed run plays again."""
+    for path in (*(folder / "episodes").glob("step-*"), *(folder / "eval").glob("step-*")):
+        if (match := _OF_STEP.match(path.name)) and int(match[1]) > step:
+            path.unlink()
 
 
 @contextlib.contextmanager

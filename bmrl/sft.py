@@ -12,20 +12,12 @@ from numpy.random import Generator
 
 from bmrl.budgets import announcement
 from bmrl.chat import Chat
+from bmrl.envs.base import Shown
 from bmrl.policy import Policy, token_logprobs
 
 # Rows are padded to a multiple of this. A CPU compiles its matrix products anew for each shape it meets: with every
 # length a shape of its own, a step took nearly twice the time after some hundreds of them, and memory grew to 5 GB.
 WIDTH = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """One turn of a demonstration: what was seen, what was done, and the weight of the loss on it (0: only shown)."""
-
-    observation: str
-    action: str
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import torch
 
 from bmrl import checkpoint
 from bmrl.errors import BmrlError
+from bmrl.run_folder import checkpoints
 
 
 def names(folder):
@@ -210,16 +211,16 @@ def test_latest_warns_on_stderr(tmp_path, capsys):
 
 
 def test_complete_and_prune(tmp_path):
-    assert checkpoint.complete(tmp_path / "none") == []
+    assert checkpoints(tmp_path / "none") == {}
     for step in (5, 20, 100, 1_000_000):
         save_simply(tmp_path, step)
     (tmp_path / "step-000200.tmp-abc").mkdir()
     (tmp_path / "notes").mkdir()
-    assert checkpoint.complete(tmp_path) == [5, 20, 100, 1_000_000]
+    assert sorted(checkpoints(tmp_path)) == [5, 20, 100, 1_000_000]
     checkpoint.prune(tmp_path, 2)
-    assert checkpoint.complete(tmp_path) == [100, 1_000_000]
+    assert sorted(checkpoints(tmp_path)) == [100, 1_000_000]
     checkpoint.prune(tmp_path, 0)  # never the last one
-    assert checkpoint.complete(tmp_path) == [1_000_000]
+    assert sorted(checkpoints(tmp_path)) == [1_000_000]
     assert (tmp_path / "notes").is_dir()
 
 

@@ -1,6 +1,7 @@
 """Loading: one line for whatever is wrong; the adapter: nothing before training, exactly what is trained."""
 
 import json
+import resource
 from functools import partial
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_saved_model_comes_back_and_carries_no_path(model):
     save_model(loaded, again, dtype="float32")
     for file in again.iterdir():
         assert str(model.parent).encode() not in file.read_bytes(), file.name
+
+
+def test_a_full_disk_leaves_the_model_that_was_there(model):
+    before = {file.name: file.read_bytes() for file in model.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the weights are larger, its JSON files are not
+    try:
+        with pytest.raises(BmrlError) as told:
+            save_model(tiny.policy(adapter=False), model, dtype="float32")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "resume" in str(told.value) and "\n" not in str(told.value)
+    assert {file.name: file.read_bytes() for file in model.iterdir()} == before
+    assert [path.name for path in model.parent.iterdir()] == ["model"]
 
 
 WEIGHT = "model.layers.0.mlp.up_proj.weight"

@@ -15,11 +15,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from bmrl import run_folder
 from bmrl.cli import main
+from bmrl.envs.alfworld import splits
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path, recipes_path
+from bmrl.recipe import load, resolved
 from bmrl.run.compose import starting_policy
-from bmrl.run.evaluate import find_target
+from bmrl.target import find
 
 SMALL = {
     "train.steps": 4,
@@ -154,7 +157,7 @@ def test_no_path_of_the_machine_and_no_secret_in_a_run(whole, tmp_path):
 
 @pytest.mark.parametrize("kills", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_kill_and_resume_equals_an_undisturbed_run(kills, tmp_path):
-    settings = {"train.eval_every": 3, "train.eval_tasks": 4}
+    settings = {"train.steps": 4 if kills == 1 else 12, "train.eval_every": 3, "train.eval_tasks": 4}
     finish(train(tmp_path / "whole", **settings), tmp_path)
     rng = random.Random(kills)
     run = tmp_path / "killed"
@@ -164,9 +167,10 @@ def test_kill_and_resume_equals_an_undisturbed_run(kills, tmp_path):
         # At a random moment after it began to write, or has gone on from where it was.
         while not (run / "metrics.jsonl").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(rng.uniform(0, 3 if n == 0 else 8))
+        time.sleep(rng.uniform(0, 1 if n == 0 else 6))
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=30)
+        assert process.returncode == -signal.SIGKILL, "it was done before the kill"
     finish(train(run, "--resume", **settings), tmp_path)
     assert content(run) == content(tmp_path / "whole")
 
@@ -203,6 +207,46 @@ def test_a_second_process_on_the_run_is_refused(tmp_path):
         first.communicate()
 
 
+def test_a_run_in_use_is_told_before_the_policy_is_loaded(whole, monkeypatch):
+    monkeypatch.setattr(sys.modules["bmrl.run.train"], "starting_policy", lambda recipe: pytest.fail("loaded"))
+    with run_folder.lock(whole):
+        line = train(whole, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5})
+        _, err = finish(line, whole.parent, code=1)
+    assert "another process" in err
+
+
+def test_other_games_than_those_of_the_run_are_refused(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    system = json.loads((run / "system.json").read_text())
+    assert system["games"]["train"] == splits.split_hash("train")
+    system["games"]["train"] = "0" * 64  # as if ALFWORLD_DATA had been set then
+    (run / "system.json").write_text(json.dumps(system))
+    line = train(run, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5})
+    _, err = finish(line, tmp_path, code=2)
+    assert "the games of train are not those" in err and len(err.strip().splitlines()) == 1
+
+
+def test_a_resumed_run_that_stops_early_has_nothing_of_later_steps(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    shutil.rmtree(run / "checkpoints" / "step-000004")  # as if killed before it was saved
+    more = {"train.eval_every": 4, "train.eval_tasks": 5, "train.max_hours": 1e-9}
+    finish(train(run, "--resume", **more), tmp_path)
+    assert sorted(p.name for p in (run / "episodes").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
+    assert sorted(p.name for p in (run / "eval").iterdir()) == ["step-000000.json", "step-000000.jsonl"]
+    assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_an_unfinished_new_model_is_no_target_yet(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    recipe = resolved(load(recipes_path("pocket_sft.yaml")))
+    (run / "recipe.resolved.json").write_text(json.dumps(recipe))
+    with pytest.raises(UsageError, match="written when its run ends"):
+        find(str(run), "last")
+
+
 def test_an_existing_run_is_never_overwritten(whole):
     before = content(whole)
     _, err = finish(train(whole), whole.parent, code=2)
@@ -220,16 +264,29 @@ def test_every_difference_to_the_run_is_told_with_both_values(whole):
     assert "train.steps is 4 in the run and 9 in this recipe" in lines[3]
 
 
-@pytest.mark.parametrize("more", [("train", "--run", "."), ("train", "--resume"), ("eval", "--out", "file")])
-def test_a_wrong_folder_is_told_before_torch_is_imported(more, tmp_path):
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("train", "quickstart", "--run", "."),
+        ("train", "quickstart", "--resume"),
+        ("eval", "pocket", "--out", "file"),
+        ("eval", "pocket", "--split", "valid_sen"),
+        ("eval", "pocket", "--checkpoint", "best"),
+        ("eval", "nowhere"),
+        ("eval", "./nowhere"),
+        ("eval", "pocket_sft"),
+        ("eval", "quickstrat.yaml"),
+    ],
+)
+def test_a_wrong_command_is_told_before_torch_is_imported(line, tmp_path):
     (tmp_path / "file").write_text("")
-    name, *options = more
-    line = [name, *(["quickstart"] if name == "train" else ["pocket", "--budget", "4"]), *options]
     program = f"""
 import sys
+from bmrl import run_folder
 from bmrl.cli import main
+from bmrl.envs.alfworld import splits
 try:
-    main({line!r})
+    main({list(line)!r})
 except SystemExit as done:
     sys.exit(f"{{done.code}} {{'torch' in sys.modules}}")
 """
@@ -279,6 +336,18 @@ def test_max_hours_stops_after_a_saved_checkpoint(tmp_path):
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000001"]
     finish(train(run, "--resume", **{"train.max_hours": 1e-6, "train.steps": 9}), tmp_path)
     assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-000001"]
+
+
+def test_the_best_checkpoint_is_never_pruned(tmp_path):
+    settings = {"train.eval_every": 1, "train.eval_tasks": 2, "train.checkpoint_every": 1}
+    finish(train(tmp_path / "run", **settings, **{"train.keep_checkpoints": 1}), tmp_path)
+    areas = {
+        step: json.loads((tmp_path / "run" / "eval" / f"step-{step:06d}.json").read_text())["area"]
+        for step in (1, 2, 3)
+    }
+    best = max(areas, key=lambda step: (areas[step], step))  # of those evaluated before the last was saved
+    kept = sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept == [f"step-{best:06d}", "step-000004"]
 
 
 def test_keep_checkpoints_prunes(tmp_path):
@@ -347,17 +416,17 @@ def test_bad_targets_are_one_line(target, more, words, tmp_path):
 
 def test_a_recipe_is_found_by_its_name_and_in_no_other_folder(tmp_path):
     with contextlib.chdir(tmp_path):
-        assert find_target("quickstart", "last").name == "quickstart"
-        assert find_target("recipes/quickstart.yaml", "last").name == "quickstart"
+        assert find("quickstart", "last").name == "quickstart"
+        assert find("recipes/quickstart.yaml", "last").name == "quickstart"
         with pytest.raises(UsageError, match="elsewhere/quickstart"):
-            find_target("elsewhere/quickstart.yaml", "last")
+            find("elsewhere/quickstart.yaml", "last")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "\xff"])
 def test_a_damaged_adapter_folder_is_one_line(text, tmp_path):
     (tmp_path / "adapter_config.json").write_text(text, encoding="latin-1")
     with pytest.raises(BmrlError, match=r"adapter_config\.json: damaged"):
-        find_target(str(tmp_path), "last")
+        find(str(tmp_path), "last")
 
 
 def test_damaged_files_of_a_run_are_named(whole, tmp_path):
@@ -366,10 +435,10 @@ def test_damaged_files_of_a_run_are_named(whole, tmp_path):
     for text in ("{", "[]", "{}"):
         (run / "eval" / "step-000004.json").write_text(text)
         with pytest.raises(BmrlError, match=r"step-000004\.json: damaged"):
-            find_target(str(run), "best")
+            find(str(run), "best")
     (run / "recipe.resolved.json").write_text("{}")
     with pytest.raises(BmrlError, match=r"recipe\.resolved\.json: no recipe"):
-        find_target(str(run), "last")
+        find(str(run), "last")
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(whole, tmp_path):

@@ -5,11 +5,11 @@ import pytest
 import tiny
 import torch
 
-from bmrl.envs import demonstrations
+from bmrl.envs import Shown, demonstrations
 from bmrl.errors import UsageError
 from bmrl.optimizer import learning_rate
 from bmrl.policy import token_logprobs
-from bmrl.sft import Example, Shown, batches, example, sft_step
+from bmrl.sft import Example, batches, example, sft_step
 
 CHAT = tiny.chat()
 SHOWN = [
@@ -135,7 +135,7 @@ def test_demonstrations_are_won_and_noisy():
     made = list(demonstrations("alfworld", count=24, seed=3, noise=0.3, max_turns=50, args={}))
     assert len(made) == 24
     assert all(1 <= len(turns) <= 50 for turns in made)
-    assert {w for turns in made for _, _, w in turns} == {0.0, 0.25, 1.0}
+    assert {turn.weight for turns in made for turn in turns} == {0.0, 0.25, 1.0}
 
 
 def test_environment_without_an_expert_is_refused():

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from bmrl.envs.base import Env, Step, Task
+from bmrl.envs.base import Env, Shown, Step, Task
 from bmrl.errors import UsageError
 
-__all__ = ["ENVIRONMENTS", "Env", "Step", "Task", "demonstrations", "instructions", "make"]
+__all__ = ["ENVIRONMENTS", "Env", "Shown", "Step", "Task", "demonstrations", "instructions", "make"]
 
 # name -> module:class; imported when first made, so that an environment costs nothing unless used.
 ENVIRONMENTS = {"alfworld": "bmrl.envs.alfworld:AlfworldEnv"}
@@ -37,8 +37,8 @@ def make(name: str, **args: Any) -> Env:
     return cast(Env, cls(**args))
 
 
-def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, str, float]]]:
-    """Games that an exploring expert won, as (observation, action, weight of the loss) per turn.
+def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[Shown]]:
+    """Games that an exploring expert won.
 
     Args:
         name: a key of `EXPERTS`.
@@ -51,7 +51,7 @@ def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[tuple[str, s
         raise UsageError(f"sft.source: {name} has no expert; known: {', '.join(EXPERTS)}")
     module, _, attribute = EXPERTS[name].partition(":")
     return cast(
-        Iterator[Sequence[tuple[str, str, float]]],
+        Iterator[Sequence[Shown]],
         getattr(import_module(module), attribute)(**settings),
     )
 

@@ -48,6 +48,21 @@ class Step:
     admissible: tuple[str, ...] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One turn of a demonstration.
+
+    Attributes:
+        observation: what the agent is shown before the action.
+        action: the command sent.
+        weight: how much a learner should care to copy it: 0 only shows it, because it was forced or refused.
+    """
+
+    observation: str
+    action: str
+    weight: float
+
+
 class Env(Protocol):
     """The protocol every environment follows.
 

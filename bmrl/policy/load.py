@@ -1,10 +1,13 @@
 """Models: found, read and checked; made from nothing; written."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
+from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path
 from bmrl.policy.model import Policy, one_line, seeded
@@ -205,8 +208,26 @@ def new_model(
 
 
 def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:
-    """Writes model and tokenizer in plain transformers format; the weights become ``dtype`` for good."""
+    """Writes model and tokenizer in plain transformers format, whole or not at all.
+
+    The weights of ``policy`` become ``dtype`` for good. What stood in ``folder`` is replaced.
+
+    Raises:
+        BmrlError: the disk is full or forbidden.
+    """
     _quiet()
-    folder.mkdir(parents=True, exist_ok=True)
-    policy.causal.to(getattr(torch, dtype)).save_pretrained(folder)
-    policy.tokenizer.save_pretrained(folder)
+    new, old = (folder.with_name(folder.name + temporary_suffix()) for _ in range(2))
+    try:
+        with disk_errors(folder.name):
+            new.mkdir(parents=True)
+            policy.causal.to(getattr(torch, dtype)).save_pretrained(new)
+            policy.tokenizer.save_pretrained(new)
+            if folder.exists():
+                folder.rename(old)
+            new.rename(folder)
+            sync_folder(folder.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except SafetensorError as error:  # wraps the system's error
+        raise BmrlError(f"could not write {folder.name}: {one_line(error)}; free space and resume") from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)

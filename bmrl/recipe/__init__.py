@@ -5,7 +5,7 @@ into data with places, `messages` words the mistakes. Only ``run`` and ``cli`` r
 everything else takes plain arguments.
 """
 
-from bmrl.recipe.load import load
+from bmrl.recipe.load import load, unknown_splits
 from bmrl.recipe.schema import (
     AlgorithmSection,
     BudgetSection,
@@ -51,4 +51,5 @@ __all__ = [
     "UniformBudget",
     "load",
     "resolved",
+    "unknown_splits",
 ]

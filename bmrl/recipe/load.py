@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
@@ -120,7 +120,7 @@ def _environment(data: Any) -> list[Problem]:
             make(name, **args).close()
         except (UsageError, RuntimeError) as error:  # RuntimeError: no such home folder
             problems.append((("env", "args"), shown(str(error), 200)))
-    return [*problems, *_splits(name, args, section)]
+    return [*problems, *unknown_splits(name, args, section)]
 
 
 def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
@@ -137,8 +137,8 @@ def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
             yield key, f"expected {expected}, got {messages.got(value)}; the default is {default}"
 
 
-def _splits(name: str, args: dict[str, Any], section: dict[str, Any]) -> Iterator[Problem]:
-    """Unknown splits of the embedded games; those of other games need their folder."""
+def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[Problem]:
+    """Unknown splits of the embedded games in an `env` section; those of other games need their folder."""
     source = args.get("source", "auto")
     elsewhere = source == "auto" and os.environ.get("ALFWORLD_DATA")
     if name != "alfworld" or source not in ("auto", "embedded") or elsewhere:

@@ -150,7 +150,7 @@ class TrainSection(Section):
     eval_every: NonNegative = Field(0, description="evaluate every so many steps; 0 never")
     eval_tasks: Positive | None = Field(None, description="evaluate on the first so many tasks of the split; all when left out")
     checkpoint_every: Positive = Field(10, description="save a checkpoint every so many steps; the last step is always saved")
-    keep_checkpoints: Positive = Field(3, description="how many checkpoints stay on disk")
+    keep_checkpoints: Positive = Field(3, description="how many checkpoints stay on disk; the best evaluated one stays, too")
 
 
 class SftSection(Section):

@@ -12,6 +12,7 @@ from bmrl.budgets import draw
 from bmrl.chat import Chat, make_chat
 from bmrl.check import refuse_missing
 from bmrl.envs import demonstrations, instructions
+from bmrl.envs.base import Shown
 from bmrl.errors import Interrupted, UsageError
 from bmrl.metrics import MetricsFile
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
@@ -21,9 +22,9 @@ from bmrl.recipe import Recipe
 from bmrl.run.compose import say, starting_policy
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
-from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter
+from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
 from bmrl.seeds import python_stream, stream
-from bmrl.sft import Example, Shown, batches, example, sft_step
+from bmrl.sft import Example, batches, example, sft_step
 
 # Checkpoints of a supervised run: every so many steps, and how many stay.
 CHECKPOINT_EVERY, KEEP = 50, 2
@@ -37,9 +38,8 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     refuse_missing(recipe)
     with interruptible() as poll:
         say(f"{recipe.sft.episodes} demonstrations by the expert")
-        shown = [
-            [Shown(*turn) for turn in turns]
-            for turns in demonstrations(
+        shown = list(
+            demonstrations(
                 recipe.env.name,
                 count=recipe.sft.episodes,
                 seed=recipe.seed,
@@ -48,7 +48,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
                 args=recipe.env.args,
                 poll=poll,
             )
-        ]
+        )
         policy = _policy(recipe, shown)
         chat = make_chat(
             policy.tokenizer,
@@ -173,7 +173,7 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
         except Interrupted as stop:
             if loop.step > saved:
                 save(folder, policy, optimizer, names, loop, keep=KEEP)
-            raise Interrupted(f"{stop}; saved after step {loop.step}. Go on with --resume --run {folder}") from None
+            raise stopped(stop, folder, loop) from None
 
 
 def _precision(recipe: Recipe, policy: Policy) -> AbstractContextManager[object]:

@@ -1,7 +1,7 @@
 """The training loop of a run: resume, step, evaluate, save, stop."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from bmrl.run.compose import cache_rows, make_player, make_pool, say, starting_p
 from bmrl.run.evaluate import evaluate_policy, evaluated, write_evaluation
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
+from bmrl.target import best_step
 from bmrl.trainer import Player, Update, plan_step, train_step
 from bmrl.types import EndReason
 
@@ -55,18 +56,28 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
         tasks = pool.tasks(recipe.env.train_split)
         policy = starting_policy(recipe)
         poll()  # who stops it this early wants no run folder
-        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume)
+        games = {name: pool.split_hash(name) for name in (recipe.env.train_split, recipe.env.eval_split)}
+        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume, games=games)
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, pool, tasks, poll)
     return folder
 
 
-def open_run(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
-    """The folder to work in: a new one, or the interrupted one that the recipe belongs to."""
+def open_run(
+    recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool, games: Mapping[str, str] | None = None
+) -> Path:
+    """The folder to work in: a new one, or the interrupted one that the recipe belongs to.
+
+    Args:
+        games: split -> hash of what the run plays, which may not change under it.
+    """
     if not resume:
         text = source.read_text(encoding="utf-8")
-        return run_folder.create(Path("runs"), text, resolved(recipe), run_folder.system_info(), run_dir)
-    return run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
+        system = {**run_folder.system_info(), "games": dict(games or {})}
+        return run_folder.create(Path("runs"), text, resolved(recipe), system, run_dir)
+    folder = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
+    run_folder.refuse_other_games(folder, games or {})
+    return folder
 
 
 def _episodes(recipe: Recipe) -> int:
@@ -163,8 +174,14 @@ def _loop(
         except Interrupted as stop:
             if loop.step > saved:
                 save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
-            raise Interrupted(f"{stop}; saved after step {loop.step}. Go on with --resume --run {folder}") from None
+            raise stopped(stop, folder, loop) from None
     save_adapter(folder)
+
+
+def stopped(stop: Interrupted, folder: Path, loop: Loop) -> Interrupted:
+    """The same, with what was saved and how to go on."""
+    state = f"saved after step {loop.step}" if loop.step else "no step is done yet"
+    return Interrupted(f"{stop}; {state}. Go on with --resume --run {folder}")
 
 
 def _update(recipe: Recipe) -> Update:
@@ -231,17 +248,19 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, name
     checkpoint.clean(folder / "checkpoints")
     latest = checkpoint.latest(folder / "checkpoints")
     if latest is None:
+        run_folder.forget_after(folder, 0)
         return Loop()
     found = checkpoint.load(latest)
     policy.load_adapter_tensors(found.adapter)
     checkpoint.restore_optimizer(optimizer, names, found.optimizer)
+    run_folder.forget_after(folder, found.step)
     return Loop(**found.state)
 
 
 def save(
     folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str], loop: Loop, *, keep: int
 ) -> None:
-    """A checkpoint of the loop as it stands; older ones than the ``keep`` newest go."""
+    """A checkpoint of the loop as it stands; older ones than the ``keep`` newest go, but not the best."""
     checkpoint.save(
         folder / "checkpoints",
         loop.step,
@@ -250,7 +269,8 @@ def save(
         optimizer=checkpoint.optimizer_tensors(optimizer, names),
         state={"step": loop.step, "env_turns": loop.env_turns, "elapsed_s": loop.elapsed_s},
     )
-    checkpoint.prune(folder / "checkpoints", keep)
+    best = best_step(folder, sorted(run_folder.checkpoints(folder / "checkpoints")))
+    checkpoint.prune(folder / "checkpoints", keep, spare=best)
 
 
 def save_adapter(folder: Path) -> None:

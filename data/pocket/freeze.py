@@ -14,11 +14,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bmrl import target
 from bmrl.metrics import MetricsFile
 from bmrl.run import evaluate
 
 HERE = Path(__file__).parent
-BUDGETS, SEEDS = [4, 6, 8, 10, 15, 20, 30, 50], [0]
+BUDGETS, SEEDS = [4, 6, 8, 10, 15, 20, 30, 50], [0, 1, 2, 3]
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -32,11 +33,10 @@ def freeze(run: Path, splits: list[str]) -> dict[str, Any]:
     recipe = json.loads((run / "recipe.resolved.json").read_text())
     curves = [
         evaluate(
-            "pocket",
+            target.find("pocket", "last"),
             budgets=BUDGETS,
             split=split,
             seeds=SEEDS,
-            checkpoint="last",
             announce="none",
             temperature=1.0,
             tasks=None,

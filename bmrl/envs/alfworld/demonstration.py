@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 from bmrl.envs.alfworld.env import AlfworldEnv, task_of
 from bmrl.envs.alfworld.expert import Expert
@@ -10,31 +10,18 @@ from bmrl.envs.alfworld.generator import games
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.splits import embedded_contents
 from bmrl.envs.alfworld.twin import REFUSED
-from bmrl.envs.base import Task
+from bmrl.envs.base import Shown, Task
 
 # Share of the demonstrations that search in the order of the opening text. A small policy learns to look things
 # up in what it has read much sooner where the next place to search can be looked up, too.
 TIDY = 0.75
-# Share of the forced actions that the game refuses, so that "Nothing happens." has been seen.
-REFUSED_NOISE = 0.25
+# Share of the disturbances that the game refuses, and how likely such a one is to be sent once more. A policy that has
+# never seen "Nothing happens." answered by something else sends what was refused until its budget is gone.
+REFUSED_NOISE = 0.5
+REPEATED = 0.5
 # Where to search next is one choice among many as good, which nobody can predict; a learner that minds it as much as
 # taking what it has found spends nearly all of its gradient on it.
 SEARCH_WEIGHT = 0.25
-
-
-class Shown(NamedTuple):
-    """One turn of a demonstration.
-
-    Attributes:
-        observation: what the agent is shown before the action.
-        action: the command sent.
-        weight: how much a learner should care to copy it: 0 if it was forced or did nothing, `SEARCH_WEIGHT` for
-            a step of a search, else 1.
-    """
-
-    observation: str
-    action: str
-    weight: float
 
 
 def demonstration(
@@ -51,8 +38,8 @@ def demonstration(
         game: what to play.
         rng: stream of the expert's search order and of the noise.
         noise: probability, before each of the expert's own actions, that a random action is forced first: an
-            admissible one (never "help"), or now and then opening a place elsewhere, which is refused. Forced
-            actions cost turns like any other.
+            admissible one (never "help"), or one that is refused, perhaps several times. Forced actions cost
+            turns like any other.
         max_turns: most turns.
         admissible: whether the observations list the admissible commands.
 
@@ -65,11 +52,14 @@ def demonstration(
     disturb = Random(rng.getrandbits(64))
     expert = Expert(observation, Random(rng.getrandbits(64)), tidy=rng.random() < TIDY)
     turns: list[Shown] = []
-    forced = False
+    forced: list[str] = []
+    free = True  # the expert acts between two disturbances
     while len(turns) < max_turns:
-        forced = not forced and disturb.random() < noise
-        action = _disturbance(env.admissible or (), disturb) if forced else expert.act()
-        weight = 0.0 if forced else SEARCH_WEIGHT if expert.searching else 1.0
+        if free and disturb.random() < noise:
+            forced = _disturbance(env.admissible or (), expert, disturb)
+        free = not forced
+        action = forced.pop() if forced else expert.act()
+        weight = (SEARCH_WEIGHT if expert.searching else 1.0) if free else 0.0
         step = env.step(action)
         refused = step.observation.partition("\n")[0] == REFUSED
         turns.append(Shown(observation, action, 0.0 if refused else weight))
@@ -80,11 +70,36 @@ def demonstration(
     return turns, False
 
 
-def _disturbance(admissible: Sequence[str], rng: Random) -> str:
-    elsewhere = [f"open {c.removeprefix('go to ')}" for c in admissible if c.startswith("go to ")]
-    if elsewhere and rng.random() < REFUSED_NOISE:
-        return rng.choice(elsewhere)
-    return rng.choice([c for c in admissible if c != "help"])
+def _disturbance(admissible: Sequence[str], expert: Expert, rng: Random) -> list[str]:
+    """One admissible action, or one that is refused as often as it is sent."""
+    if rng.random() >= REFUSED_NOISE:
+        return [rng.choice([c for c in admissible if c != "help"])]
+    while (action := _guess(admissible, expert, rng)) in admissible:
+        pass
+    repeats = 1
+    while rng.random() < REPEATED:
+        repeats += 1
+    return [action] * repeats
+
+
+def _guess(admissible: Sequence[str], expert: Expert, rng: Random) -> str:
+    """A well-formed command such as someone might guess who has not read closely."""
+    places = [c.removeprefix("go to ") for c in admissible if c.startswith("go to ")]
+    here = [c.removeprefix("examine ") for c in admissible if c.startswith("examine ")]
+    place = rng.choice(here if here and rng.random() < 0.5 else places)
+    if rng.random() < 0.25:
+        place = f"{place.rpartition(' ')[0]} {rng.randint(1, 9)}"
+    thing = f"{expert.goal.object} {rng.randint(1, 2)}"
+    verb = rng.choice(("go", "open", "examine", "take", "take", "move", "use", "do"))
+    return {
+        "go": f"go to {place}",
+        "open": f"open {place}",
+        "examine": f"examine {place}",
+        "take": f"take {thing} from {place}",
+        "move": f"move {thing} to {place}",
+        "use": f"use {expert.goal.lamp or 'desklamp'} 1",
+        "do": f"{rng.choice(('clean', 'heat', 'cool'))} {thing} with {place}",
+    }[verb]
 
 
 def demonstrations(

@@ -1,12 +1,10 @@
-"""What can be solved within a budget: by knowing everything, and by searching like the agent."""
+"""How many turns the exploring expert needs: the reference of an agent that must find things first."""
 
-from collections.abc import Sequence
 from random import Random
 
 from bmrl.envs.alfworld.expert import Expert
 from bmrl.envs.alfworld.game import Game
 from bmrl.envs.alfworld.twin import Twin
-from bmrl.envs.base import Task
 
 PLAYS = 4
 MOST_TURNS = 100
@@ -29,22 +27,3 @@ def _play(game: Game, rng: Random) -> int | None:
         if twin.won:
             return turn
     return None
-
-
-def ceiling(tasks: Sequence[Task], budget: int) -> float:
-    """Share of the tasks that a shortest plan with full knowledge solves within the budget."""
-    return sum(0 < len(task.plan) <= budget for task in tasks) / len(tasks)
-
-
-def search_reference(tasks: Sequence[Task], budget: int) -> float:
-    """Share of the tasks that the exploring expert solves within the budget: mean of its plays.
-
-    Args:
-        tasks: tasks that all have `search_turns`.
-        budget: in turns, at most `MOST_TURNS`.
-    """
-    shares = [
-        sum(turns is not None and turns <= budget for turns in task.search_turns) / len(task.search_turns)
-        for task in tasks
-    ]
-    return sum(shares) / len(shares)

@@ -1,0 +1,137 @@
+"""What `bmrl eval` is to evaluate: a name given on the command line, found and checked. No torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from bmrl import packaged, run_folder
+from bmrl.errors import BmrlError, UsageError
+from bmrl.files import recipes_path
+from bmrl.recipe import Recipe, unknown_splits
+from bmrl.recipe import load as load_recipe
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A policy to evaluate.
+
+    Attributes:
+        name: as results call it.
+        kind: where its weights are.
+        recipe: its settings: model, environment, chat, context.
+        folder: of the run, or of the adapter; else None.
+        step: which checkpoint of a run; None is its newest undamaged one.
+    """
+
+    name: str
+    kind: Literal["run", "recipe", "adapter", "model"]
+    recipe: Recipe
+    folder: Path | None = None
+    step: int | None = None
+
+
+def find(target: str | None, checkpoint: str, split: str | None = None) -> Target:
+    """What a name means.
+
+    Args:
+        target: run folder, recipe, adapter folder, model folder, hub id or ``pocket``; None takes the newest run
+            in ``runs/``, or ``pocket`` without one.
+        checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
+        split: one that is to be played; checked where the embedded games are.
+
+    Raises:
+        UsageError: no such target, checkpoint or split.
+        BmrlError: files of the target are damaged.
+    """
+    if target is None:
+        newest = run_folder.newest(Path("runs"))
+        target = "pocket" if newest is None else str(newest)
+    found = _find(target, checkpoint)
+    if split is not None:
+        env = found.recipe.env
+        for _, problem in unknown_splits(env.name, env.args, {"eval_split": split}):
+            raise UsageError(f"--split: {problem}")
+    return found
+
+
+def _find(target: str, checkpoint: str) -> Target:
+    path = Path(target)
+    if run_folder.is_run(path):
+        return _run(path, checkpoint)
+    if checkpoint != "last":
+        raise UsageError(f"--checkpoint {checkpoint}: {target} is no run folder, it has no checkpoints")
+    if target.endswith((".yaml", ".yml")) or (not path.exists() and recipes_path(f"{target}.yaml").is_file()):
+        recipe = load_recipe(packaged.find(target))
+        if recipe.model.new is not None:
+            raise UsageError(f"{target} makes a new model; train it with `bmrl sft {target}`, then evaluate its run")
+        return Target(recipe.name, "recipe", recipe)
+    if (path / "adapter_config.json").is_file():
+        base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")
+        if not base:
+            raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
+        return Target(path.resolve().name, "adapter", _settings(str(base)), path)
+    hub_id = target.count("/") == 1 and not path.exists() and not path.parent.exists()
+    if target == "pocket" or hub_id:
+        return Target(target, "model", _settings(target))
+    if (path / "config.json").is_file():
+        return Target(path.resolve().name, "model", _settings(target))
+    raise UsageError(
+        f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor 'pocket'"
+    )
+
+
+def _settings(model: str) -> Recipe:
+    """Settings for a target that brings none: those of the quickstart."""
+    recipe = load_recipe(recipes_path("quickstart.yaml"))
+    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": model, "adapter": None})})
+
+
+def _run(folder: Path, checkpoint: str) -> Target:
+    try:
+        recipe = Recipe.model_validate(run_folder.load_resolved(folder))
+    except ValueError as error:  # pydantic's is one
+        raise BmrlError(
+            f"{folder / run_folder.RESOLVED}: no recipe of this bmrl; restore the file, or use the bmrl that wrote it"
+        ) from error
+    steps = sorted(run_folder.checkpoints(folder / "checkpoints"))
+    if not steps:
+        raise UsageError(f"{folder}: no checkpoint yet; let it train on with --resume")
+    if recipe.model.new is not None and not (folder / "model" / "config.json").is_file():
+        raise UsageError(f"{folder}: a new model is written when its run ends; let it train on with --resume")
+    step = None
+    if checkpoint != "last":
+        step = best_step(folder, steps) if checkpoint == "best" else int(checkpoint)
+        if step is None:
+            raise UsageError(f"--checkpoint best: {folder} evaluated none of its checkpoints; set train.eval_every")
+        if step not in steps:
+            raise UsageError(f"--checkpoint {checkpoint}: {folder} has {', '.join(map(str, steps))}")
+    return Target(folder.resolve().name, "run", recipe, folder, step)
+
+
+def best_step(folder: Path, steps: Sequence[int]) -> int | None:
+    """Of a run's checkpoints the one with the largest area under the curve that the run itself measured.
+
+    None if it measured none of them.
+    """
+    areas: dict[int, float] = {}
+    hint = "remove it and name a step with --checkpoint"
+    for step in steps:
+        path = folder / "eval" / f"step-{step:06d}.json"
+        if path.is_file():
+            area = _read_json(path, hint).get("area")
+            if not isinstance(area, int | float):
+                raise BmrlError(f"{path}: damaged, not an evaluation; {hint}")
+            areas[step] = area
+    return max(areas, key=lambda step: (areas[step], step), default=None)
+
+
+def _read_json(path: Path, hint: str) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BmrlError(f"{path}: damaged, cannot be read as JSON; {hint}") from error
+    if not isinstance(value, dict):
+        raise BmrlError(f"{path}: damaged, not a JSON object; {hint}")
+    return value
