@@ -16,6 +16,7 @@ from bmrl.run_folder import is_run, load_resolved, read_episodes
 # Okabe and Ito's colours, told apart by every kind of colour vision; lines differ in marker and
 # dash as well, for black and white.
 BEFORE, AFTER, CEILING, SEARCH = "#0072B2", "#D55E00", "#000000", "#009E73"
+KEYS = {"target", "split", "seeds", "announce", "tasks", "area"}  # what is read of an evaluation's head
 # An evaluation with the step of the policy it is of; None when its target had no steps.
 Evaluation = tuple[int | None, dict[str, Any]]
 
@@ -79,8 +80,9 @@ def _evaluation(path: Path) -> Evaluation:
         step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
         rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
         sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
-        sound = sound and {"split", "tasks", "area"} <= result.keys()
-    except (OSError, ValueError, KeyError, TypeError):
+        sound = sound and KEYS <= result.keys()
+        sound = sound and all({"ceiling", "search_reference"} <= row.keys() for row in result["budgets"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:
         raise BmrlError(f"{path}: damaged, not an evaluation; remove it and evaluate again")

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from bmrl import run_folder
 from bmrl.atomic import write_json
 from bmrl.errors import BmrlError, UsageError
+from bmrl.evaluate import Gain, gain_table
 from bmrl.metrics import MetricsFile
 from bmrl.report import _budgets_plot, _training_plot, evaluations, write
 
@@ -17,6 +18,8 @@ def result(step, successes):
         "target": "demo",
         "checkpoint": None if step is None else f"step-{step:06d}",
         "split": "valid_seen",
+        "seeds": [0],
+        "announce": "none",
         "tasks": 120,
         "area": 0.4,
         "budgets": [
@@ -110,6 +113,27 @@ def test_a_run_without_evaluation_says_what_to_run_and_nothing_is_drawn(run, tmp
 def test_no_run_is_wrong_use(tmp_path):
     with pytest.raises(UsageError, match="is not a run folder"):
         write([tmp_path])
+
+
+def test_every_key_of_an_evaluation_is_missed_by_name_not_by_accident(run):
+    path = run / "eval" / "step-000010.json"
+    whole = json.loads(path.read_text())
+    for key in whole:
+        path.write_text(json.dumps({k: v for k, v in whole.items() if k != key}))
+        _sound_or_named(run)
+    for key in whole["budgets"][0]:
+        rows = [{k: v for k, v in row.items() if k != key} for row in whole["budgets"]]
+        path.write_text(json.dumps({**whole, "budgets": rows}))
+        _sound_or_named(run)
+
+
+def _sound_or_named(run):
+    try:
+        write([run])
+        found = [result for _, result in evaluations(run)]
+        gain_table(found[0], found[-1], [Gain(None, 0.0, 0.0, 0.0)] * 4)
+    except BmrlError as error:
+        assert "step-000010.json: damaged" in str(error)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"checkpoint": null, "budgets": []}', json.dumps({"budgets": 3})])
