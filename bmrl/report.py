@@ -80,7 +80,7 @@ def _evaluation(path: Path) -> Evaluation:
         step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
         rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
         sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
-        sound = sound and KEYS <= result.keys()
+        sound = sound and result.keys() >= KEYS
         sound = sound and all({"ceiling", "search_reference"} <= row.keys() for row in result["budgets"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         sound = False
