@@ -20,7 +20,8 @@ TIDY = 0.75
 REFUSED_NOISE = 0.5
 REPEATED = 0.5
 # Where to search next is one choice among many as good, which nobody can predict; a learner that minds it as much as
-# taking what it has found spends nearly all of its gradient on it.
+# taking what it has found spends nearly all of its gradient on it. That it searches can be predicted, so the verb
+# counts in full: weighed less, it would teach to take things that are not there.
 SEARCH_WEIGHT = 0.25
 
 
