@@ -58,8 +58,8 @@ def test_observations_have_their_weight_and_forced_actions_none():
 
 def test_the_first_word_of_an_action_counts_in_full_and_the_rest_as_shown():
     made = row([Shown("You are at place 2.", "go there", 0.25)])
-    opening, verb, whole = len(CHAT.opening("You are at place 2.")), len("go"), len(CHAT.answer("go there"))
-    # The tokenizer is one of bytes: two for the verb; the space, the name and the stop token are the rest.
+    opening, verb, whole = len(CHAT.opening("You are at place 2.")), 1, len(CHAT.answer("go there"))
+    # "go" is one token; " there" and the stop token are the rest.
     assert made.weights == (0.0,) * opening + (1.0,) * verb + (0.25,) * (whole - verb)
 
 
