@@ -142,8 +142,9 @@ def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
 def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     """Measure success over budgets.
 
-    TARGET is a run folder, a recipe, a model or adapter folder, or `pocket`. Without one it is the
-    newest run, and without any run the embedded pocket policy.
+    TARGET is a run folder, a recipe, a model or adapter folder, `pocket`, or a player without a
+    model: `expert`, `oracle`, `random`. Without one it is the newest run, and without any run the
+    embedded pocket policy.
     """
     for name in ("budgets", "seeds"):
         options[name] = sorted(set(options[name]))
@@ -155,9 +156,16 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     from bmrl.evaluate import table
 
     found = targets.find(target, options.pop("checkpoint"), options["split"])
-    from bmrl import run  # imports torch: only now that target and command are known to be good
+    if found.kind == "baseline":
+        from bmrl import baselines
 
-    result = run.evaluate(found, **options)
+        if options.pop("temperature") is not None:
+            raise UsageError(f"--temperature: {found.name} is no model, it samples nothing")
+        result = baselines.evaluate(found.name, found.recipe, **options)
+    else:
+        from bmrl import run  # imports torch: only now that target and command are known to be good
+
+        result = run.evaluate(found, **options)
     click.echo(json.dumps(result) if as_json else table(result))
 
 

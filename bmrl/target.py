@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bmrl import packaged, run_folder
+from bmrl.baselines import BASELINES
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, unknown_splits
@@ -19,14 +20,14 @@ class Target:
 
     Attributes:
         name: as results call it.
-        kind: where its weights are.
+        kind: where its weights are; a baseline has none.
         recipe: its settings: model, environment, chat, context.
         folder: of the run, or of the adapter; else None.
         step: which checkpoint of a run; None is its newest undamaged one.
     """
 
     name: str
-    kind: Literal["run", "recipe", "adapter", "model"]
+    kind: Literal["run", "recipe", "adapter", "model", "baseline"]
     recipe: Recipe
     folder: Path | None = None
     step: int | None = None
@@ -36,8 +37,8 @@ def find(target: str | None, checkpoint: str, split: str | None = None) -> Targe
     """What a name means.
 
     Args:
-        target: run folder, recipe, adapter folder, model folder, hub id or ``pocket``; None takes the newest run
-            in ``runs/``, or ``pocket`` without one.
+        target: run folder, recipe, adapter folder, model folder, hub id, ``pocket`` or a baseline; None takes the
+            newest run in ``runs/``, or ``pocket`` without one.
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
 
@@ -73,12 +74,15 @@ def _find(target: str, checkpoint: str) -> Target:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
         return Target(path.resolve().name, "adapter", _settings(str(base)), path)
     hub_id = target.count("/") == 1 and not path.exists() and not path.parent.exists()
+    if target in BASELINES:
+        return Target(target, "baseline", _settings("pocket"))
     if target == "pocket" or hub_id:
         return Target(target, "model", _settings(target))
     if (path / "config.json").is_file():
         return Target(path.resolve().name, "model", _settings(target))
+    known = ", ".join(("pocket", *BASELINES))
     raise UsageError(
-        f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor 'pocket'"
+        f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor one of {known}"
     )
 
 

@@ -4,17 +4,20 @@ import difflib
 import inspect
 from collections.abc import Iterator, Sequence
 from importlib import import_module
-from typing import Any, cast
+from random import Random
+from typing import Any, Protocol, cast
 
 from bmrl.envs.base import Env, Shown, Step, Task
 from bmrl.errors import UsageError
 
-__all__ = ["ENVIRONMENTS", "Env", "Shown", "Step", "Task", "demonstrations", "instructions", "make"]
+__all__ = ["ENVIRONMENTS", "Env", "Shown", "Step", "Task", "demonstrations", "explorer", "instructions", "make"]
 
 # name -> module:class; imported when first made, so that an environment costs nothing unless used.
 ENVIRONMENTS = {"alfworld": "bmrl.envs.alfworld:AlfworldEnv"}
 # name -> module:function that lets an exploring expert play; see `demonstrations`.
 EXPERTS = {"alfworld": "bmrl.envs.alfworld.demonstration:demonstrations"}
+# name -> module:class of the expert itself; see `explorer`.
+EXPLORERS = {"alfworld": "bmrl.envs.alfworld.expert:Expert"}
 
 
 def make(name: str, **args: Any) -> Env:
@@ -54,6 +57,31 @@ def demonstrations(name: str, **settings: Any) -> Iterator[Sequence[Shown]]:
         Iterator[Sequence[Shown]],
         getattr(import_module(module), attribute)(**settings),
     )
+
+
+class Explorer(Protocol):
+    """A player that knows an environment in general, and of a game only what it has read."""
+
+    def act(self) -> str: ...
+
+    def observe(self, action: str, observation: str) -> None: ...
+
+
+def explorer(name: str, opening: str, rng: Random) -> Explorer:
+    """The exploring expert of an environment, at the start of a game.
+
+    Args:
+        name: a key of `EXPLORERS`.
+        opening: the text that starts the game.
+        rng: the stream of its choices.
+
+    Raises:
+        UsageError: the environment has no expert.
+    """
+    if name not in EXPLORERS:
+        raise UsageError(f"{name} has no exploring expert; known: {', '.join(EXPLORERS)}")
+    module, _, attribute = EXPLORERS[name].partition(":")
+    return cast(Explorer, getattr(import_module(module), attribute)(opening, rng))
 
 
 def instructions(name: str) -> str:

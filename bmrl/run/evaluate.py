@@ -1,14 +1,11 @@
 """Evaluating a policy: what a target is, playing it, and where the results go."""
 
-import hashlib
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from bmrl import checkpoint as checkpoints
-from bmrl import run_folder
-from bmrl.atomic import write_json
+from bmrl import results, run_folder
 from bmrl.errors import UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.policy import Policy, load, with_adapter
@@ -78,11 +75,8 @@ def evaluate(
             )
     folder = out or (target.folder / "eval" if target.kind == "run" and target.folder else None)
     if folder is not None:
-        settings = {key: answer[key] for key in ("seeds", "announce", "sampling", "tasks")}
-        settings["budgets"] = [point["budget"] for point in answer["budgets"]]
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        name = "-".join(part for part in (answer["split"], checkpoint, digest) if part)
-        write_evaluation(folder, name, episodes, answer)
+        name = results.name_of(answer, checkpoint)
+        results.write(folder, name, episodes, answer)
         say(f"episodes: {folder / name}.jsonl")
     return answer
 
@@ -131,12 +125,6 @@ def evaluate_policy(
         sampling={"temperature": temperature, "turn_tokens": player.turn_tokens},
     )
     return episodes, answer
-
-
-def write_evaluation(folder: Path, name: str, episodes: Sequence[Episode], answer: dict[str, Any]) -> None:
-    """``name.jsonl``, an episode a line, then ``name.json``, the result: where it stands, both are whole."""
-    run_folder.write_lines(folder / f"{name}.jsonl", episodes)
-    write_json(folder / f"{name}.json", answer)
 
 
 def evaluated(folder: Path, step: int) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bmrl import checkpoint, run_folder
+from bmrl import checkpoint, results, run_folder
 from bmrl.atomic import write_bytes
 from bmrl.budgets import largest
 from bmrl.check import refuse_missing
@@ -19,7 +19,7 @@ from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe, TrainSection, resolved
 from bmrl.run.compose import cache_rows, make_player, make_pool, say, starting_policy
-from bmrl.run.evaluate import evaluate_policy, evaluated, write_evaluation
+from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.target import best_step
@@ -231,7 +231,7 @@ def _evaluate(
         on_episode=lambda _: progress.advance(),
         poll=poll,
     )
-    write_evaluation(folder / "eval", f"step-{step:06d}", episodes, result)
+    results.write(folder / "eval", f"step-{step:06d}", episodes, result)
     curve = ", ".join(f"{point['success']:.0%} at {point['budget']}" for point in result["budgets"])
     progress.say(f"evaluation of step {step}: {curve}")
 
