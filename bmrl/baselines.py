@@ -5,7 +5,7 @@
 commands that the environment would accept.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,7 +14,6 @@ from bmrl import results
 from bmrl.envs import Env, Task, explorer, make
 from bmrl.errors import UsageError
 from bmrl.evaluate import plan_plays, result
-from bmrl.recipe import Recipe
 from bmrl.seeds import python_stream
 from bmrl.types import EndReason, Episode, Play, Turn
 
@@ -25,12 +24,13 @@ Player = Callable[[str, tuple[str, ...] | None], str]
 
 def evaluate(
     name: str,
-    recipe: Recipe,
+    world: str,
+    args: Mapping[str, Any],
     *,
     budgets: Sequence[int],
-    split: str | None,
+    split: str,
     seeds: Sequence[int],
-    announce: str | None,
+    announce: str,
     tasks: int | None,
     out: Path | None,
 ) -> dict[str, Any]:
@@ -38,7 +38,9 @@ def evaluate(
 
     Args:
         name: one of `BASELINES`.
-        recipe: its environment is played; its settings stand for arguments that are empty or None.
+        world, args: name and arguments of the environment.
+        budgets: turns.
+        seeds: one play of every task for each.
         announce: baselines do not read it; it says how the budgets are played.
         tasks: only the first so many of the split.
         out: folder for the episodes; None writes none.
@@ -46,13 +48,11 @@ def evaluate(
     Raises:
         UsageError: no such split, or this environment has no such baseline.
     """
-    split, announce = split or recipe.env.eval_split, announce or recipe.budget.announce
-    budgets, seeds = list(budgets) or recipe.budget.eval, list(seeds) or [recipe.seed]
-    env = make(recipe.env.name, **recipe.env.args)
+    env = make(world, **args)
     try:
         chosen = env.tasks(split)[:tasks]
         plays = plan_plays(chosen, split, budgets, seeds, announce)
-        episodes = [_play(name, recipe.env.name, env, one) for one in plays]
+        episodes = [_play(name, world, env, one) for one in plays]
         answer = result(
             episodes,
             chosen,

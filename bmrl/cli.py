@@ -14,6 +14,7 @@ import click
 from bmrl import __version__
 from bmrl.clicks import Command, Group, problems
 from bmrl.errors import BmrlError, RecipeError, UsageError
+from bmrl.games import JSON, games
 
 RECIPE = click.argument("recipe", metavar="RECIPE")
 SET = click.option(
@@ -31,7 +32,6 @@ RUN = click.option(
     help="Run folder; runs/<name> by default, numbered when taken.",
 )
 RESUME = click.option("--resume", is_flag=True, help="Go on with an unfinished run.")
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.group(cls=Group, name="bmrl", epilog="Example: bmrl train recipes/quickstart.yaml")
@@ -159,9 +159,20 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     if found.kind == "baseline":
         from bmrl import baselines
 
-        if options.pop("temperature") is not None:
+        if options["temperature"] is not None:
             raise UsageError(f"--temperature: {found.name} is no model, it samples nothing")
-        result = baselines.evaluate(found.name, found.recipe, **options)
+        recipe = found.recipe
+        result = baselines.evaluate(
+            found.name,
+            recipe.env.name,
+            recipe.env.args,
+            budgets=options["budgets"] or recipe.budget.eval,
+            split=options["split"] or recipe.env.eval_split,
+            seeds=options["seeds"] or [recipe.seed],
+            announce=options["announce"] or recipe.budget.announce,
+            tasks=options["tasks"],
+            out=options["out"],
+        )
     else:
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
@@ -245,40 +256,7 @@ def new(name: str, original: str, out: Path | None) -> None:
     click.echo(packaged.copy(name, packaged.find(original), out or Path(f"{name}.yaml")))
 
 
-@bmrl.group(cls=Group, epilog="Example: bmrl games info")
-def games() -> None:
-    """Embedded games: generated in ALFWorld's format, not ALFWorld's own set."""
-
-
-@games.command(cls=Command, epilog="Example: bmrl games make --embedded data/alfworld")
-@click.option(
-    "--embedded",
-    "folder",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder for the embedded splits and their manifest.",
-)
-def make(folder: Path) -> None:
-    """Generate the embedded games again, bit for bit."""
-    from bmrl.envs.alfworld import splits
-
-    splits.write_embedded(folder)
-    click.echo(folder)
-
-
-@games.command(cls=Command, epilog="Example: bmrl games info --json")
-@JSON
-def info(as_json: bool) -> None:
-    """Verify the embedded games and say which there are."""
-    from bmrl.envs.alfworld import splits
-
-    found = {name: {"games": len(splits.read_split(name)), "hash": splits.split_hash(name)} for name in splits.SPLITS}
-    if as_json:
-        click.echo(json.dumps(found))
-        return
-    for name, split in found.items():
-        click.echo(f"{name:<14}{split['games']:>5} games  {split['hash']}")
+bmrl.add_command(games)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

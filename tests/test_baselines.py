@@ -11,14 +11,21 @@ import tiny
 from bmrl.baselines import evaluate
 from bmrl.envs import ENVIRONMENTS
 from bmrl.errors import UsageError
-from bmrl.files import recipes_path
-from bmrl.recipe import load
-
-RECIPE = load(recipes_path("quickstart.yaml"))
 
 
-def played(name, *, budgets=(4, 8, 30), seeds=(0,), tasks=24, announce=None, out=None, recipe=RECIPE):
-    return evaluate(name, recipe, budgets=budgets, split=None, seeds=seeds, announce=announce, tasks=tasks, out=out)
+def played(name, *, world="alfworld", budgets=(4, 8, 30), seeds=(0,), tasks=24, announce="none", out=None):
+    args = {"source": "embedded"} if world == "alfworld" else {}
+    return evaluate(
+        name,
+        world,
+        args,
+        budgets=budgets,
+        split="valid_seen",
+        seeds=seeds,
+        announce=announce,
+        tasks=tasks,
+        out=out,
+    )
 
 
 def test_the_oracle_reaches_the_ceiling_and_the_expert_the_search_reference():
@@ -63,9 +70,8 @@ class Blank(tiny.Corridor):
 @pytest.mark.parametrize(("name", "lacks"), [("oracle", "no plan"), ("expert", "no exploring"), ("random", "not say")])
 def test_a_world_of_which_nothing_is_known_has_no_baseline(name, lacks, monkeypatch):
     monkeypatch.setitem(ENVIRONMENTS, "blank", "test_baselines:Blank")
-    recipe = RECIPE.model_copy(update={"env": RECIPE.env.model_copy(update={"name": "blank", "args": {}})})
     with pytest.raises(UsageError, match=lacks):
-        played(name, recipe=recipe, tasks=1)
+        played(name, world="blank", tasks=1)
 
 
 def test_no_torch_and_one_line_for_what_a_baseline_cannot():

@@ -49,7 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def evaluate(target: Any, **options: Any) -> dict[str, Any]:
         made.append((target, options))
-        return {"target": target, "budgets": []}
+        return {"target": target.name, "budgets": []}
 
     fake = SimpleNamespace(train=train, sft=train, evaluate=evaluate)
     monkeypatch.setattr(bmrl, "run", fake, raising=False)
@@ -60,7 +60,7 @@ COMMANDS = [
     [],
     *([name] for name in ("train", "sft", "eval", "report", "check", "recipes", "new", "games")),
     ["games", "make"],
-    ["games", "info"],
+    *(["games", name] for name in ("info", "verify", "play")),
 ]
 
 
@@ -177,12 +177,12 @@ def test_a_recipe_that_this_machine_cannot_run(run: Run, calls: list[Any], monke
 
 def test_eval_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
     arguments = "eval pocket --budget 8 --budget 4 --budget 8 --seed 1 --seed 0 --split valid_seen"
-    more = "--temperature 0 --tasks 5 --announce total --checkpoint 20 --out o --json"
+    more = "--temperature 0 --tasks 5 --announce total --out o --json"
     code, out, _ = run(*arguments.split(), *more.split())
     assert code == 0
     assert json.loads(out) == {"target": "pocket", "budgets": []}
     ((target, options),) = calls
-    assert target == "pocket"
+    assert (target.name, target.kind, target.step) == ("pocket", "model", None)
     assert options == {
         "budgets": [4, 8],
         "seeds": [0, 1],
@@ -190,7 +190,6 @@ def test_eval_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
         "temperature": 0.0,
         "tasks": 5,
         "announce": "total",
-        "checkpoint": "20",
         "out": Path("o"),
     }
 

@@ -33,9 +33,11 @@ LAYERS = [
         "run_folder",
         "sampler",
     },
-    {"rollout", "sft"},
+    {"results", "rollout", "sft"},
     {"evaluate", "trainer"},
-    {"check", "packaged", "report", "run"},
+    {"baselines", "check", "games", "packaged", "report"},
+    {"target"},
+    {"run"},
     {"cli"},
     {"__main__"},
 ]
@@ -50,7 +52,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run"}
+READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"matplotlib", "rich", "scipy"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
@@ -150,6 +152,7 @@ LIGHT = [
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],
     ["games", "info"],
+    ["games", "verify"],
     ["new", "mine", "--out", "mine.yaml"],
 ]
 

@@ -67,6 +67,11 @@ class AlfworldEnv:
         self._twin: Twin | None = None
         self.admissible: tuple[str, ...] | None = None
 
+    def splits(self) -> list[str]:
+        """Names of the splits that there are."""
+        folder = self._source.folder
+        return list(splits.SPLITS) if folder is None else sorted(p.name for p in folder.iterdir() if p.is_dir())
+
     def tasks(self, split: str) -> Sequence[Task]:
         """All games of a split, in their fixed order.
 

@@ -1,0 +1,159 @@
+"""`bmrl games`: make games, say which there are, replay their plans, play one by hand."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bmrl.clicks import Command, Group
+from bmrl.envs.base import Env, Task
+from bmrl.errors import BmrlError, UsageError
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+SOURCE = click.option(
+    "--source",
+    default="embedded",
+    show_default=True,
+    metavar="SOURCE",
+    help="Where games are: `embedded`, `auto`, or a folder in ALFWorld's own format.",
+)
+SPLIT = click.option("--split", "names", multiple=True, metavar="NAME", help="Only this split. Repeatable.")
+
+
+@click.group(cls=Group, epilog="Example: bmrl games info")
+def games() -> None:
+    """Games: the embedded ones are generated in ALFWorld's format, not ALFWorld's own set."""
+
+
+@games.command(cls=Command, epilog="Example: bmrl games make --embedded data/alfworld")
+@click.option(
+    "--embedded",
+    "folder",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the embedded splits and their manifest.",
+)
+def make(folder: Path) -> None:
+    """Generate the embedded games again, bit for bit."""
+    from bmrl.envs.alfworld import splits
+
+    splits.write_embedded(folder)
+    click.echo(folder)
+
+
+@games.command(cls=Command, epilog="Example: bmrl games info --json")
+@SOURCE
+@SPLIT
+@JSON
+def info(source: str, names: tuple[str, ...], as_json: bool) -> None:
+    """Say which games there are, of which kinds, and how long their shortest plans are."""
+    env = _environment(source)
+    found = {name: summary(env, name) for name in _splits(env, names)}
+    if as_json:
+        click.echo(json.dumps(found))
+        return
+    for name, split in found.items():
+        plan = split["plan"]
+        lengths = "unknown" if plan is None else f"{plan['min']} to {plan['max']}, mean {plan['mean']:.1f}"
+        click.echo(f"{name}: {split['games']} games, shortest plans {lengths}\n    {split['hash']}")
+        for kind, count in split["kinds"].items():
+            click.echo(f"    {count:>5}  {kind}")
+
+
+def summary(env: Env, split: str) -> dict[str, Any]:
+    """Numbers of a split: ``games``, ``hash``, ``kinds`` (counts), ``plan`` (min, mean, max; None if unknown)."""
+    tasks = env.tasks(split)
+    lengths = [len(task.plan) for task in tasks]
+    known = min(lengths, default=0) > 0
+    return {
+        "games": len(tasks),
+        "hash": env.split_hash(split),
+        "kinds": dict(sorted(Counter(task.kind for task in tasks).items())),
+        "plan": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)} if known else None,
+    }
+
+
+@games.command(cls=Command, epilog="Example: bmrl games verify --split valid_seen")
+@SOURCE
+@SPLIT
+def verify(source: str, names: tuple[str, ...]) -> None:
+    """Play every stored plan; each must win with its last command and not before."""
+    env = _environment(source)
+    odd: list[str] = []
+    for name in _splits(env, names):
+        tasks = env.tasks(name)
+        failures = [f"{name}: {task.task_id}: {fault}" for task in tasks if (fault := replay(env, task)) is not None]
+        click.echo(f"{name}: {len(tasks) - len(failures)} of {len(tasks)} games won by their plans")
+        odd += failures
+    if odd:
+        raise BmrlError("\n".join([*odd[:20], *([f"and {len(odd) - 20} more"] if odd[20:] else [])]))
+
+
+def replay(env: Env, task: Task) -> str | None:
+    """What is wrong with a task's plan, or None."""
+    if not task.plan:
+        return "it has no plan"
+    env.reset(task)
+    for turn, command in enumerate(task.plan, start=1):
+        step = env.step(command)
+        if step.won and turn == len(task.plan):
+            return None
+        if step.terminated:
+            return f"it is {'won' if step.won else 'lost'} at turn {turn} of {len(task.plan)}"
+    return "its plan does not win"
+
+
+@games.command(cls=Command, epilog="Example: bmrl games play --split valid_seen --task 3 --budget 10")
+@SOURCE
+@click.option("--split", default="valid_seen", show_default=True, metavar="NAME", help="Split of the game.")
+@click.option("--task", default="1", show_default=True, metavar="N|ID", help="Its number in the split, or its id.")
+@click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Most turns; none by default.")
+def play(source: str, split: str, task: str, budget: int | None) -> None:
+    """Play a game in the terminal.
+
+    One command a line; `?` lists the commands that would be accepted, and takes no turn. The end of
+    the input (Ctrl-D) stops.
+    """
+    env = _environment(source)
+    chosen = _task(env.tasks(split), task, split)
+    click.echo(env.reset(chosen))
+    turns = 0
+    while budget is None or turns < budget:
+        try:
+            command = input("> ")
+        except EOFError:
+            click.echo(f"\nstopped after {turns} turns")
+            return
+        if command == "?":
+            click.echo("\n".join(env.admissible or ("it does not say",)))
+            continue
+        step, turns = env.step(command), turns + 1
+        click.echo(step.observation)
+        if step.terminated:
+            best = f"; a shortest plan takes {len(chosen.plan)}" if chosen.plan else ""
+            click.echo(f"{'won' if step.won else 'lost'} after {turns} turns{best}")
+            return
+    click.echo(f"the budget of {budget} turns is used up")
+
+
+def _task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
+    if wanted.isdecimal() and 1 <= int(wanted) <= len(tasks):
+        return tasks[int(wanted) - 1]
+    for task in tasks:
+        if task.task_id == wanted:
+            return task
+    raise UsageError(f"--task: {split} has no game {wanted}; give a number from 1 to {len(tasks)}, or its task_id")
+
+
+def _environment(source: str) -> Any:
+    from bmrl.envs import make as environment
+
+    return environment("alfworld", source=source)
+
+
+def _splits(env: Any, names: Sequence[str]) -> list[str]:
+    return list(names) or env.splits()
