@@ -28,20 +28,83 @@ def games() -> None:
     """Games: the embedded ones are generated in ALFWorld's format, not ALFWorld's own set."""
 
 
-@games.command(cls=Command, epilog="Example: bmrl games make --embedded data/alfworld")
-@click.option(
-    "--embedded",
-    "folder",
-    required=True,
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Folder for the embedded splits and their manifest.",
-)
-def make(folder: Path) -> None:
-    """Generate the embedded games again, bit for bit."""
-    from bmrl.envs.alfworld import splits
+def _range(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    low, dash, high = value.partition("-")
+    if not (low.isdecimal() and (high.isdecimal() if dash else not high)):
+        raise click.BadParameter(f"{value!r} is no range such as 4-6")
+    bounds = int(low), int(high or low)
+    if not 1 <= bounds[0] <= bounds[1]:
+        raise click.BadParameter(f"{value!r} holds no number of turns")
+    return bounds
 
-    splits.write_embedded(folder)
+
+def _kinds(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    from bmrl.envs.alfworld.tables import KINDS
+
+    for value in values:
+        if value not in KINDS:
+            raise click.BadParameter(f"{value!r} is none of {', '.join(KINDS)}")
+    return tuple(dict.fromkeys(values)) or KINDS
+
+
+@games.command(cls=Command, epilog="Example: bmrl games make --split easy --count 60 --receptacles 5 mygames")
+@click.argument("folder", metavar="OUT", required=False, type=click.Path(path_type=Path))
+@click.option("--split", metavar="NAME", default="train", show_default=True, help="Name of the split.")
+@click.option(
+    "--count", type=click.IntRange(min=1), metavar="N", default=120, show_default=True, help="How many games."
+)
+@click.option("--seed", type=click.IntRange(min=0), metavar="N", default=0, show_default=True, help="Of all draws.")
+@click.option("--tasks", "kinds", multiple=True, metavar="KIND", callback=_kinds, help="Only this kind. Repeatable.")
+@click.option("--unseen", is_flag=True, help="In the rooms that only valid_unseen uses, instead of all others.")
+@click.option("--receptacles", type=click.IntRange(min=1), metavar="N", help="How many places there are to look into.")
+@click.option(
+    "--closed", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of them closed at the start, 0 to 1."
+)
+@click.option("--copies", type=click.IntRange(min=1), metavar="N", help="How many there are of the object wanted.")
+@click.option("--distractors", type=click.IntRange(min=0), metavar="N", help="How many other objects there are.")
+@click.option("--plan", callback=_range, metavar="MIN-MAX", help="Turns of a shortest plan.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["both", "compact", "alfworld"]),
+    default="compact",
+    show_default=True,
+    help="What to write: compact files, ALFWorld's own (needs alfworld installed), or both.",
+)
+@click.option("--embedded", is_flag=True, help="Make the embedded games again instead, bit for bit.")
+def make(folder: Path | None, embedded: bool, form: str, unseen: bool, **options: Any) -> None:
+    """Generate games in ALFWorld's format: a split, beside those that OUT has already.
+
+    None of them is an embedded game. The same options give the same games. Train and evaluate on
+    them with `--set env.args.source=OUT`.
+    """
+    from bmrl.envs.alfworld import export, generator, splits
+
+    if folder is None:
+        raise UsageError("missing argument 'OUT'; see bmrl games make --help")
+    if embedded:
+        splits.write_embedded(folder)
+        click.echo(folder)
+        return
+    split, count, seed, kinds = (options.pop(name) for name in ("split", "count", "seed", "kinds"))
+    splits.refuse_existing(folder, split)
+    if form != "compact":
+        export.engine_texts()  # what is not installed is told before anything is made
+    records = splits.further_games(
+        split,
+        count=count,
+        seed=seed,
+        kinds=kinds,
+        rooms=generator.UNSEEN_ROOMS if unseen else generator.TRAIN_ROOMS,
+        difficulty=generator.Difficulty(**options),
+    )
+    if form != "compact":
+        export.write_split(records, folder / split)
+    if form != "alfworld":
+        asked = {name: value for name, value in options.items() if value is not None}
+        splits.add_split(folder, split, records, {"seed": seed, "kinds": list(kinds), **asked})
     click.echo(folder)
 
 

@@ -2,12 +2,15 @@
 
 import io
 import json
+from importlib.util import find_spec
 
 import pytest
 import tiny
 
 from bmrl.cli import main
 from bmrl.envs import Task, make
+from bmrl.envs.alfworld import generator
+from bmrl.envs.alfworld.tables import class_of, tables
 from bmrl.games import replay, summary
 
 
@@ -94,3 +97,59 @@ def test_a_game_ends_with_its_budget_or_the_input(run):
 def test_wrong_names_are_one_line(run, line):
     code, out, err = run(*line)
     assert code == 2 and out == "" and len(err.strip().splitlines()) == 1
+
+
+def test_games_made_again_are_the_same_and_play(run, tmp_path):
+    for folder in ("a", "b"):
+        line = ("make", str(tmp_path / folder), "--split", "few", "--count", "12", "--seed", "7")
+        assert run(*line) == (0, f"{tmp_path / folder}\n", "")
+    for name in ("few.jsonl.gz", "manifest.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    assert run("verify", "--source", str(tmp_path / "a"))[1] == "few: 12 of 12 games won by their plans\n"
+
+
+def test_a_split_is_made_beside_others_and_never_over_one(run, tmp_path):
+    folder = str(tmp_path / "games")
+    for name in ("one", "two"):
+        assert run("make", folder, "--split", name, "--count", "3")[0] == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "games").iterdir()}
+    code, _, err = run("make", folder, "--split", "one", "--count", "3")
+    assert code == 2 and "has a split one" in err
+    assert {path.name: path.read_bytes() for path in (tmp_path / "games").iterdir()} == before
+    env = make("alfworld", source=folder)
+    assert env.splits() == ["one", "two"] and len(env.tasks("two")) == 3
+    assert {task.task_id for task in env.tasks("one")} != {task.task_id for task in env.tasks("two")}
+
+
+def test_the_knobs_do_what_they_say():
+    asked = generator.Difficulty(receptacles=6, closed=0.5, copies=2, distractors=4, plan=(5, 8))
+    for kind in ("pick_and_place_simple", "pick_clean_then_place_in_recep", "pick_heat_then_place_in_recep"):
+        made = generator.make_game(kind, "knobs", difficulty=asked)
+        assert len(made.receptacles) == 6
+        assert sum(class_of(thing) in tables().openable for thing, _ in made.receptacles) == 3
+        classes = [class_of(thing) for thing, _ in made.objects]
+        assert classes.count(made.object) == 2 and len(classes) == 2 + 4
+        assert 5 <= len(made.plan) <= 8
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--plan", "9-10", "--tasks", "look_at_obj_in_light"), "none of 58 rooms can have a task"),
+        (("--plan", "6-4"), "no number of turns"),
+        (("--plan", "x"), "no range"),
+        (("--tasks", "look"), "none of pick_and_place_simple"),
+        (("--closed", "2"), "0<=x<=1"),
+    ],
+)
+def test_games_that_cannot_be_are_one_line_and_leave_nothing(run, tmp_path, more, words):
+    code, out, err = run("make", str(tmp_path / "games"), "--count", "6", *more)
+    assert (code, out, len(err.strip().splitlines())) == (2, "", 1) and words in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(find_spec("alfworld") is not None, reason="alfworld is installed")
+def test_alfworlds_format_needs_alfworld_and_says_so(run, tmp_path):
+    code, _, err = run("make", str(tmp_path / "games"), "--count", "6", "--format", "both")
+    assert code == 1 and "bmrl[alfworld]" in err
+    assert list(tmp_path.iterdir()) == []

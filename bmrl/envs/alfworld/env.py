@@ -19,14 +19,25 @@ ENGINES = ("fast",)
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where games come from: the embedded splits, or a folder in ALFWorld's own format."""
+    """Where games come from: the embedded splits, or a folder, with a manifest or in ALFWorld's own format."""
 
     folder: Path | None
 
+    @property
+    def compact(self) -> bool:
+        return self.folder is None or (self.folder / splits.MANIFEST).is_file()
+
+    def splits(self) -> list[str]:
+        if self.folder is None:
+            return list(splits.SPLITS)
+        if self.compact:
+            return list(splits.splits_of(self.folder))
+        return sorted(path.name for path in self.folder.iterdir() if path.is_dir())
+
     def tasks(self, split: str) -> Sequence[Task]:
-        if self.folder is not None:
+        if self.folder is not None and not self.compact:
             return official.tasks(self.folder, split)
-        return [task_of(record) for record in splits.read_split(split)]
+        return [task_of(record) for record in splits.read_split(split, self.folder)]
 
 
 def task_of(record: Record) -> Task:
@@ -44,8 +55,8 @@ class AlfworldEnv:
     """Household tasks in text: find things, clean, heat, cool and place them.
 
     Args:
-        source: "embedded" (the generated games that ship with bmrl), a folder with
-            ``<split>/**/game.tw-pddl`` in ALFWorld's own format, or "auto": the folder
+        source: "embedded" (the generated games that ship with bmrl), a folder made by ``bmrl games make``
+            or with ``<split>/**/game.tw-pddl`` in ALFWorld's own format, or "auto": the folder
             ``$ALFWORLD_DATA`` names, if set, else embedded.
         engine: "fast", the plain-Python engine.
         admissible: whether the agent is shown the admissible commands after each observation.
@@ -69,8 +80,7 @@ class AlfworldEnv:
 
     def splits(self) -> list[str]:
         """Names of the splits that there are."""
-        folder = self._source.folder
-        return list(splits.SPLITS) if folder is None else sorted(p.name for p in folder.iterdir() if p.is_dir())
+        return self._source.splits()
 
     def tasks(self, split: str) -> Sequence[Task]:
         """All games of a split, in their fixed order.
@@ -83,8 +93,8 @@ class AlfworldEnv:
 
     def split_hash(self, split: str) -> str:
         """SHA-256 of the split: of its games for the embedded ones, of ids and plans for a folder."""
-        if self._source.folder is None:
-            return splits.split_hash(split)
+        if self._source.compact:
+            return splits.split_hash(split, self._source.folder)
         listed = [[task.task_id, list(task.plan)] for task in self.tasks(split)]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
@@ -141,9 +151,7 @@ def _find_source(source: str) -> _Source:
         return _Source(None)
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        raise UsageError(
-            f"alfworld source {source!r}: no such folder; give 'embedded' or a folder with <split>/**/game.tw-pddl"
-        )
+        raise UsageError(f"alfworld source {source!r}: no such folder; give 'embedded' or a folder of games")
     # ALFWorld's download puts its splits one folder further down.
     inner = folder / "json_2.1.1"
     return _Source(inner if inner.is_dir() else folder)

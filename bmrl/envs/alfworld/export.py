@@ -1,9 +1,12 @@
 """Writes generated games in ALFWorld's on-disk format, so that ALFWorld itself can play them."""
 
 import json
+import shutil
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from bmrl.atomic import disk_errors, temporary_suffix
 from bmrl.envs.alfworld.game import pddl_name
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.tables import Pose, class_of, tables
@@ -22,7 +25,7 @@ def write_alfworld_format(record: Record, folder: Path) -> Path:
         BmrlError: alfworld is not installed.
         OSError: the folder cannot be written.
     """
-    domain, grammar = _engine_texts()
+    domain, grammar = engine_texts()
     problem = problem_pddl(record)
     game = {
         "pddl_domain": domain,
@@ -40,12 +43,34 @@ def write_alfworld_format(record: Record, folder: Path) -> Path:
     return path
 
 
-def _engine_texts() -> tuple[str, str]:
+def write_split(records: Sequence[Record], folder: Path) -> None:
+    """Write games below ``folder``, which must not exist; it is there whole or not at all.
+
+    Raises:
+        BmrlError: alfworld is not installed, or the disk is full or forbidden.
+    """
+    temporary = folder.with_name(f".{folder.name}{temporary_suffix()}")
+    try:
+        with disk_errors(str(folder)):
+            temporary.mkdir(parents=True)
+            for record in records:
+                write_alfworld_format(record, temporary)
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def engine_texts() -> tuple[str, str]:
+    """ALFWorld's domain and grammar, read from the installed alfworld.
+
+    Raises:
+        BmrlError: it is not installed.
+    """
     # Found, not imported: importing alfworld makes a folder in the home directory and sets
     # $ALFWORLD_DATA, which decides where AlfworldEnv(source="auto") reads from.
     spec = find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
-        raise BmrlError("writing ALFWorld's format needs alfworld; pip install alfworld==0.4.2")
+        raise BmrlError("writing ALFWorld's format needs alfworld; pip install 'bmrl[alfworld]'")
     data = Path(next(iter(spec.submodule_search_locations))) / "data"
     domain = (data / "alfred.pddl").read_text(encoding="utf-8")
     return domain, (data / "alfred.twl2").read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ Receptacles and poses are the room's own; what lies where is drawn. Rooms 10, 21
 which ALFRED keeps for its unseen split, are used for nothing else here either.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from random import Random
 
 from bmrl.envs.alfworld.game import game_from_record
@@ -43,6 +43,28 @@ _LAMP_SPOTS = ("CoffeeTable", "Desk", "DiningTable", "Dresser", "Shelf", "SideTa
 _NEEDED = {"clean": "cleanable", "heat": "heatable", "cool": "coolable"}
 
 
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """What makes a game easier or harder; None leaves it as the room and its draws give it.
+
+    Attributes:
+        receptacles: how many there are to look into.
+        closed: share of them that are closed at the start, 0 to 1.
+        copies: how many there are of the object wanted.
+        distractors: how many objects there are besides, a lamp that is needed not counted.
+        plan: fewest and most turns of a shortest plan.
+    """
+
+    receptacles: int | None = None
+    closed: float | None = None
+    copies: int | None = None
+    distractors: int | None = None
+    plan: tuple[int, int] | None = None
+
+
+PLAIN = Difficulty()
+
+
 class _Scene:
     """A room being filled: receptacles with poses, objects with the receptacle each lies in."""
 
@@ -65,6 +87,32 @@ class _Scene:
         common = _COMMON[layout.type].split()
         self.kinds = sorted((kinds | set(common)) & table.portable)
         self.start = self._free_pose((0, 0, rng.randrange(4), 30))
+
+    def thin(self, receptacles: int | None, closed: float | None, needed: str) -> bool:
+        """Keep only so many receptacles, one of the class ``needed`` among them; False where there are too few."""
+        order = self._rng.sample(sorted(self.poses), len(self.poses))
+        tools = [thing for thing in order if class_of(thing) == needed][:1]
+        order = [*tools, *(thing for thing in order if thing not in tools)]
+        openable = [thing for thing in order if class_of(thing) in tables().openable]
+        rest = [thing for thing in order if thing not in openable]
+        if closed is None:
+            number, kept = receptacles or len(order), order[: receptacles or len(order)]
+        else:
+            # As many as the share allows, unless a number is asked for.
+            sizes = [receptacles] if receptacles else range(len(order), 0, -1)
+            fitting = (n for n in sizes if round(closed * n) <= len(openable) and n - round(closed * n) <= len(rest))
+            number = next(fitting, 0)
+            shut = round(closed * number)
+            kept = [*openable[:shut], *rest[: number - shut]]
+        if not number or len(kept) < number or not set(tools) <= set(kept):
+            return False
+        self.poses = {thing: pose for thing, pose in self.poses.items() if thing in kept}
+        self.by_class = {
+            kind: [thing for thing in things if thing in kept]
+            for kind, things in self.by_class.items()
+            if any(thing in kept for thing in things)
+        }
+        return True
 
     def _free_pose(self, near: Pose) -> Pose:
         x, z, turn, horizon = near
@@ -113,13 +161,14 @@ def _thing_id(stem: str, pose: Pose, rng: Random) -> str:
     return f"{stem}|{x:+06.2f}|{y:+06.2f}|{z:+06.2f}"
 
 
-def make_game(kind: str, seed: str, rooms: Collection[int] = TRAIN_ROOMS) -> Record:
+def make_game(kind: str, seed: str, rooms: Collection[int] = TRAIN_ROOMS, difficulty: Difficulty = PLAIN) -> Record:
     """Make one game: equal arguments give the equal game, on every machine.
 
     Args:
         kind: one of `KINDS`.
         seed: any text.
         rooms: rooms to choose from; those that the kind of task cannot use are left out.
+        difficulty: what the game must be like.
 
     Raises:
         UsageError: unknown kind, or none of the rooms can have such a task.
@@ -130,20 +179,28 @@ def make_game(kind: str, seed: str, rooms: Collection[int] = TRAIN_ROOMS) -> Rec
     fitting = [r for r in sorted(rooms) if table.rooms[r].type in table.room_types[kind]]
     if not fitting:
         raise UsageError(f"none of the rooms {sorted(rooms)} can have a task {kind}")
-    rng = Random(f"bmrl-alfworld-{VERSION}/{kind}/{seed}/{fitting}")
-    for _ in range(10_000):
-        record = _attempt(kind, seed, rng.choice(fitting), rng)
+    shortest, longest = difficulty.plan or (1, 10**9)
+    more = "" if difficulty == PLAIN else f"/{difficulty}"
+    rng = Random(f"bmrl-alfworld-{VERSION}/{kind}/{seed}/{fitting}{more}")
+    # A rare wish may take thousands of draws; one that cannot be had must be refused in seconds.
+    for _ in range(10_000 if difficulty == PLAIN else 1_000):
+        record = _attempt(kind, seed, rng.choice(fitting), rng, difficulty)
         if record is not None:
             plan = shortest_plan(Twin(game_from_record(record)))
-            if plan:
+            if plan and shortest <= len(plan) <= longest:
                 return replace(record, plan=plan)
-    raise UsageError(f"rooms {fitting} cannot have a task {kind}: they lack what it needs")
+    asked = ", ".join(f"{name} {value}" for name, value in asdict(difficulty).items() if value is not None)
+    raise UsageError(f"none of {len(fitting)} rooms can have a task {kind}" + (f" with {asked}" if asked else ""))
 
 
-def _attempt(kind: str, seed: str, room: int, rng: Random) -> Record | None:
+def _attempt(kind: str, seed: str, room: int, rng: Random, difficulty: Difficulty) -> Record | None:
     """One random setting; None where the draw cannot be made a task."""
     scene, table = _Scene(room, rng), tables()
     tool, verb = TOOLS.get(kind, ("", ""))
+    if difficulty.receptacles is not None or difficulty.closed is not None:
+        needed = next((name for name in scene.by_class if name.lower() == tool), "")
+        if not scene.thin(difficulty.receptacles, difficulty.closed, needed):
+            return None
     if tool and tool not in {name.lower() for name in scene.by_class}:
         return None
     able = table.actions[_NEEDED[verb]] if verb else table.portable
@@ -163,14 +220,22 @@ def _attempt(kind: str, seed: str, room: int, rng: Random) -> Record | None:
         if len(targets) < 2:
             return None
         receptacle = rng.choice(targets)
+    holders = {name: [s for s in scene.holders(name) if name != wanted or s != receptacle] for name in scene.kinds}
     for name in scene.kinds:
-        spots = [s for s in scene.holders(name) if name != wanted or s != receptacle]
         number = rng.choice((1, 1, 2, 2, 3))
         if name == wanted:
-            # No spare copies, so that it has to be searched for.
-            number = 2 if kind == "pick_two_obj_and_place" else 1
-        for _ in range(number if spots else 0):
-            scene.scatter(name, spots)
+            # No spare copies unless asked for, so that it has to be searched for.
+            number = difficulty.copies or (2 if kind == "pick_two_obj_and_place" else 1)
+        elif difficulty.distractors is not None:
+            number = 0
+        for _ in range(number if holders[name] else 0):
+            scene.scatter(name, holders[name])
+    others = [name for name in scene.kinds if name != wanted and holders[name]]
+    for _ in range(difficulty.distractors or 0):
+        if not others:
+            return None
+        name = rng.choice(others)
+        scene.scatter(name, holders[name])
     words = {"obj": wanted.lower(), "recep": receptacle.lower(), "toggle": lamp.lower()}
     ids = sorted(scene.poses)
     index = {thing: i for i, thing in enumerate(ids)}
@@ -202,8 +267,10 @@ def games(
     *,
     namespace: str = "sft",
     avoid: Collection[tuple[object, ...]] = (),
+    kinds: Sequence[str] = KINDS,
+    difficulty: Difficulty = PLAIN,
 ) -> Iterator[Record]:
-    """Games of all six kinds in turn, for demonstrations or for more training games.
+    """Games of all kinds in turn, for demonstrations or for more training games.
 
     Args:
         seed: with `namespace` the key of every draw. The embedded splits use a namespace of their
@@ -212,14 +279,21 @@ def games(
         rooms: rooms to choose from.
         avoid: `Record.content` of games that must not be made again, such as
             `splits.embedded_contents()`.
+        kinds: kinds of tasks.
+        difficulty: what the games must be like.
+
+    Raises:
+        UsageError: there are no such games, or not so many that differ.
     """
     seen = set(avoid)
     ids: set[str] = set()
     made = index = 0
     while made < count:
-        kind = KINDS[made % len(KINDS)]
-        record = make_game(kind, f"{namespace}/{seed}/{index}", rooms)
+        kind = kinds[made % len(kinds)]
+        record = make_game(kind, f"{namespace}/{seed}/{index}", rooms, difficulty)
         index += 1
+        if index > 100 * (made + 10):
+            raise UsageError(f"only {made} games of {kind} differ; ask for fewer, or for less in particular")
         if record.content not in seen and record.task_id not in ids:
             seen.add(record.content)
             ids.add(record.task_id)

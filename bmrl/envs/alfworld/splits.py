@@ -6,15 +6,17 @@ import hashlib
 import io
 import json
 import zlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from bmrl.atomic import write_bytes
 from bmrl.envs.alfworld import generator, reference
 from bmrl.envs.alfworld.game import game_from_record
 from bmrl.envs.alfworld.record import Record, record_from_json
+from bmrl.envs.alfworld.tables import KINDS
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path
 
@@ -42,18 +44,28 @@ def read_split(split: str, folder: Path | None = None) -> tuple[Record, ...]:
     """The games of a split in their fixed order, verified against the manifest.
 
     Args:
-        split: one of `SPLITS`.
+        split: one of `SPLITS`, or of what the folder has.
         folder: where the files are; None: the ones that ship with bmrl.
 
     Raises:
         UsageError: no such split.
         BmrlError: a file is missing or damaged; the line says which, how, and what to do.
     """
-    if split not in SPLITS:
-        near = difflib.get_close_matches(split, SPLITS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(SPLITS)}"
-        raise UsageError(f"unknown split {split!r} of the embedded games; {hint}")
+    known = SPLITS if folder is None else splits_of(folder)
+    if split not in known:
+        near = difflib.get_close_matches(split, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        raise UsageError(f"unknown split {split!r} of {folder or 'the embedded games'}; {hint}")
     return _read_split(split, folder or data_path("alfworld"))
+
+
+def splits_of(folder: Path) -> tuple[str, ...]:
+    """Names of the splits that a folder's manifest lists.
+
+    Raises:
+        BmrlError: the manifest is missing or damaged.
+    """
+    return tuple(_manifest(folder)["splits"])
 
 
 @lru_cache(maxsize=8)
@@ -89,19 +101,31 @@ def split_hash(split: str, folder: Path | None = None) -> str:
     return str(_manifest_entry(split, folder or data_path("alfworld"))["sha256"])
 
 
-def _manifest_entry(split: str, folder: Path) -> dict[str, Any]:
+def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        entry = json.loads(path.read_text(encoding="utf-8"))["splits"][split]
-        return {"file": str(entry["file"]), "sha256": entry["sha256"], "games": entry["games"]}
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(manifest["splits"], dict):
+            raise TypeError("splits is not an object")
     except FileNotFoundError as error:
         raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BmrlError(f"{path}: damaged ({error!r}); {_remedy(folder)}") from error
+    return dict(manifest)
+
+
+def _manifest_entry(split: str, folder: Path) -> dict[str, Any]:
+    try:
+        entry = _manifest(folder)["splits"][split]
+        return {"file": str(entry["file"]), "sha256": entry["sha256"], "games": entry["games"]}
+    except (KeyError, TypeError) as error:
+        raise BmrlError(f"{folder / MANIFEST}: damaged ({error!r}); {_remedy(folder)}") from error
 
 
 def _remedy(folder: Path) -> str:
-    return f"reinstall bmrl, or make it anew: bmrl games make --embedded {folder}"
+    if folder == data_path("alfworld"):
+        return f"reinstall bmrl, or make it anew: bmrl games make --embedded {folder}"
+    return f"make it anew: bmrl games make {folder}, with the options that its manifest tells"
 
 
 def embedded_contents() -> frozenset[tuple[object, ...]]:
@@ -116,40 +140,94 @@ def make_split(split: str, rooms: Collection[int], avoid: Collection[tuple[objec
         yield replace(made, search_turns=reference.search_turns(game_from_record(made), made.task_id))
 
 
-def write_embedded(folder: Path) -> dict[str, Any]:
-    """Make all splits and their manifest anew, bit for bit; takes some seconds.
-
-    Returns:
-        The manifest.
+def write_embedded(folder: Path) -> None:
+    """Make all embedded splits and their manifest anew, bit for bit; takes some seconds.
 
     Raises:
-        OSError: the folder cannot be written.
+        BmrlError: the folder cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    manifest: dict[str, Any] = {
-        "about": "Generated ALFWorld-format games; not ALFWorld's own set of games.",
-        "generator": generator.VERSION,
-        "splits": {},
-    }
     known: set[tuple[object, ...]] = set()
+    entries: dict[str, Any] = {}
     seen_rooms: set[int] = set()
     for split, plan in _PLANS.items():
         records = list(make_split(split, plan.rooms or seen_rooms, known))
         known |= {record.content for record in records}
         if split == "train":
             seen_rooms = {record.room for record in records}
-        content = "".join(record.to_json() + "\n" for record in records).encode()
-        name = f"{split}.jsonl.gz"
-        _write(folder / name, _compress(content))
-        manifest["splits"][split] = {
-            "file": name,
-            "games": len(records),
-            "seed": f"embedded/{split}/{SEED}",
-            "rooms": sorted({record.room for record in records}),
-            "sha256": hashlib.sha256(content).hexdigest(),
-        }
-    _write(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
-    return manifest
+        entries[split] = _write_split(folder, split, records, {"seed": f"embedded/{split}/{SEED}"})
+    _write_manifest(folder, entries)
+
+
+def further_games(
+    split: str,
+    *,
+    count: int,
+    seed: int,
+    kinds: Sequence[str] = KINDS,
+    rooms: Collection[int] = generator.TRAIN_ROOMS,
+    difficulty: generator.Difficulty = generator.PLAIN,
+) -> list[Record]:
+    """Games for a split of one's own; none is embedded. The same arguments give the same games.
+
+    Raises:
+        UsageError: there are no such games.
+    """
+    made = generator.games(
+        seed,
+        count,
+        rooms,
+        namespace=f"games/{split}",
+        avoid=embedded_contents(),
+        kinds=kinds,
+        difficulty=difficulty,
+    )
+    return [replace(r, search_turns=reference.search_turns(game_from_record(r), r.task_id)) for r in made]
+
+
+def refuse_existing(folder: Path, split: str) -> None:
+    """Refuses a split that a folder has already, in either format.
+
+    Raises:
+        UsageError: it has.
+    """
+    if (folder / split).exists() or ((folder / MANIFEST).exists() and split in splits_of(folder)):
+        raise UsageError(f"{folder} has a split {split}; choose another --split or folder")
+
+
+def add_split(folder: Path, split: str, records: Sequence[Record], told: Mapping[str, Any]) -> None:
+    """Write a split beside those that a folder has.
+
+    Args:
+        told: how it was made, for the manifest.
+
+    Raises:
+        BmrlError: the folder cannot be written.
+    """
+    entries: dict[str, Any] = _manifest(folder)["splits"] if (folder / MANIFEST).exists() else {}
+    _write_manifest(folder, entries | {split: _write_split(folder, split, records, told)})
+
+
+def _write_split(folder: Path, split: str, records: Sequence[Record], told: Mapping[str, Any]) -> dict[str, Any]:
+    """The file of a split; returns its entry in the manifest."""
+    content = "".join(record.to_json() + "\n" for record in records).encode()
+    name = f"{split}.jsonl.gz"
+    write_bytes(folder / name, _compress(content))
+    return {
+        "file": name,
+        "games": len(records),
+        **told,
+        "rooms": sorted({record.room for record in records}),
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+
+
+def _write_manifest(folder: Path, entries: Mapping[str, Any]) -> None:
+    manifest = {
+        "about": "Generated ALFWorld-format games; not ALFWorld's own set of games.",
+        "generator": generator.VERSION,
+        "splits": dict(entries),
+    }
+    write_bytes(folder / MANIFEST, (json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def _compress(content: bytes) -> bytes:
@@ -158,9 +236,3 @@ def _compress(content: bytes) -> bytes:
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
         file.write(content)
     return buffer.getvalue()
-
-
-def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
