@@ -66,6 +66,7 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
 
 def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> None:
     from bmrl import packaged, run_folder
+    from bmrl.atomic import refuse_unwritable
     from bmrl.check import refuse_missing
     from bmrl.recipe import load, resolved
 
@@ -79,8 +80,10 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
         with run_folder.lock(run_dir):
             pass  # whether another process has it is told before torch is imported
-    elif run_dir is not None:
-        run_folder.refuse_existing(run_dir)
+    else:
+        if run_dir is not None:
+            run_folder.refuse_existing(run_dir)
+        refuse_unwritable((run_dir or Path("runs") / recipe.name).parent)
     from bmrl import run  # imports torch: only now that recipe and command are known to be good
 
     start = run.train if kind == "train" else run.sft
@@ -88,8 +91,14 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
 
 
 def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
-    if value not in ("last", "best") and not (value.isascii() and value.isdecimal()):
+    if value not in ("last", "best") and not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise click.BadParameter(f"{value!r} is none of last, best and a step number")
+    return value
+
+
+def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not 0 <= value <= 100:  # not so of nan, either
+        raise click.BadParameter(f"{value} is not in the range 0<=x<=100")
     return value
 
 
@@ -127,8 +136,9 @@ def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
 )
 @click.option(
     "--temperature",
-    type=click.FloatRange(min=0),
+    type=float,
     metavar="T",
+    callback=_temperature,
     help="Sampling temperature; 0 is greedy.",
 )
 @click.option("--tasks", type=click.IntRange(min=1), metavar="N", help="Only the first N tasks of the split.")
@@ -261,6 +271,9 @@ bmrl.add_command(games)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command line and exits with its code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # the shell closed it: what is said goes nowhere
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in arguments[:1]
     try:

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
+from bmrl.atomic import refuse_unwritable, write_text
 from bmrl.errors import UsageError
 from bmrl.files import recipes_path
 from bmrl.recipe import load
+
+_WORDS = {"true", "false", "null"}  # what YAML 1.2 does not read as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +64,22 @@ def copy(name: str, original: Path, out: Path) -> Path:
         UsageError: the name is no recipe name, the file exists, or the original is no valid recipe.
     """
     recipe = load(original)
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise UsageError(f"{name} is no recipe name; use letters, digits, `.`, `_` and `-`")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UsageError(f"{name} is no recipe name; use at most 100 letters, digits, `.`, `_` and `-`")
+    if os.path.lexists(out):
+        raise UsageError(f"{out} exists; name another file with --out")
+    refuse_unwritable(out.absolute().parent)
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"{out} cannot be written (no such file or directory)")
     text = original.read_text(encoding="utf-8-sig")
-    text, found = re.subn(r"(?m)^name:.*$", f"name: {name}", text, count=1)
+    # In quotes, or a name such as 123 or true would be a number or a boolean.
+    told = name if re.match("[A-Za-z_]", name) and name.lower() not in _WORDS else f'"{name}"'
+    text, found = re.subn(r"(?m)^name:[ \t]*\S.*$", lambda _: f"name: {told}", text, count=1)
     if not found:
-        raise UsageError(f"{original} has no line that starts with `name:`; copy it by hand")
-    text = re.sub(rf"(?m)^(#.*?)recipes/{re.escape(recipe.name)}\.yaml", rf"\g<1>{out}", text)
+        raise UsageError(f"{original} has no line `name: {recipe.name}`; copy it by hand")
+    text = re.sub(rf"(?m)^(#.*?)recipes/{re.escape(recipe.name)}\.yaml", lambda m: f"{m[1]}{out}", text)
     try:
-        with out.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError as error:
-        raise UsageError(f"{out} exists; name another file with --out") from error
-    except OSError as error:
-        raise UsageError(f"{out} cannot be written ({(error.strerror or '').lower()})") from error
+        write_text(out, text)
+    except UnicodeEncodeError as error:
+        raise UsageError("--out: the file's name is no text; choose another") from error
     return out

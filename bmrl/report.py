@@ -66,11 +66,23 @@ def progress(run: Path) -> str | None:
 
 
 def evaluations(run: Path) -> list[Evaluation]:
-    """The evaluations made while training, in order of their steps; without any, all others."""
+    """The evaluations made while training, in order of their steps; without any, the newest made by hand.
+
+    Whatever was measured otherwise than the last of them is left out: two curves of one plot must be comparable.
+    """
     folder = run / "eval"
-    paths = sorted(folder.glob("step-*.json")) or sorted(folder.glob("*.json"))
+    paths = sorted(folder.glob("step-*.json"))
+    if not paths:
+        paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     found = [_evaluation(path) for path in paths]
+    if found:
+        found = [pair for pair in found if _measured(pair[1]) == _measured(found[-1][1])]
     return sorted(found, key=lambda pair: -1 if pair[0] is None else pair[0])
+
+
+def _measured(result: Mapping[str, Any]) -> tuple[object, ...]:
+    settings = [result[key] for key in ("split", "announce", "tasks", "seeds")]
+    return (*settings, [row["budget"] for row in result["budgets"]])
 
 
 def _evaluation(path: Path) -> Evaluation:
@@ -79,9 +91,10 @@ def _evaluation(path: Path) -> Evaluation:
         checkpoint = result["checkpoint"]
         step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
         rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
+        known = [row[key] for row in result["budgets"] for key in ("ceiling", "search_reference")]
         sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
-        sound = sound and result.keys() >= KEYS
-        sound = sound and all({"ceiling", "search_reference"} <= row.keys() for row in result["budgets"])
+        sound = sound and all(value is None or isinstance(value, int | float) for value in known)
+        sound = sound and result.keys() >= KEYS and isinstance(result["seeds"], list)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         sound = False
     if not sound:

@@ -23,7 +23,7 @@ def name_of(answer: Mapping[str, Any], *parts: str | None) -> str:
     Args:
         parts: more to be read in it, such as the checkpoint.
     """
-    settings = {key: answer[key] for key in ("seeds", "announce", "sampling", "tasks")}
+    settings = {key: answer[key] for key in ("target", "split_hash", "seeds", "announce", "sampling", "tasks")}
     settings["budgets"] = [point["budget"] for point in answer["budgets"]]
     digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
     return "-".join(part for part in (answer["split"], *parts, digest) if part)

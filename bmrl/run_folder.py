@@ -303,7 +303,8 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
         try:
             episode = json.loads(line)
             sound = isinstance(episode["task_id"], str) and isinstance(episode["turns"], list)
-            sound = sound and {"seed", "budget", "end_reason", "success"} <= episode.keys()
+            sound = sound and isinstance(episode["budget"], int) and isinstance(episode["seed"], int)
+            sound = sound and {"end_reason", "success"} <= episode.keys()
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:

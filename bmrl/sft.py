@@ -40,18 +40,11 @@ def example(
         answer = chat.answer(turn.action)
         if len(ids) + len(added) + len(answer) > context_tokens:
             break
-        verb = _common(answer, chat.answer(turn.action.partition(" ")[0]))
         ids += [*added, *answer]
-        weights += [observation_weight] * len(added)
-        weights += [float(turn.weight > 0)] * verb + [turn.weight] * (len(answer) - verb)
+        weights += [observation_weight] * len(added) + [turn.weight] * len(answer)
     if weights:
         weights[0] = 0.0  # nothing predicts the first token
     return Example(tuple(ids), tuple(weights))
-
-
-def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def batches(lengths: Sequence[int], *, batch_tokens: int, rng: Generator, window: int = 1024) -> list[list[int]]:

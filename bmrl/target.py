@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
+from bmrl.check import refuse_missing
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, unknown_splits
@@ -67,6 +68,7 @@ def _find(target: str, checkpoint: str) -> Target:
         recipe = load_recipe(packaged.find(target))
         if recipe.model.new is not None:
             raise UsageError(f"{target} makes a new model; train it with `bmrl sft {target}`, then evaluate its run")
+        refuse_missing(recipe)
         return Target(recipe.name, "recipe", recipe)
     if (path / "adapter_config.json").is_file():
         base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")

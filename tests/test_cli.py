@@ -86,6 +86,14 @@ WRONG = [
     (["train"], ["missing argument 'RECIPE'; see bmrl train --help"]),
     (["recipes", "x"], ["unexpected argument x; see bmrl recipes --help"]),
     (["eval", "--budget"], ["option '--budget' requires an argument; see bmrl eval --help"]),
+    (
+        ["eval", "--temperature", "nan"],
+        ["invalid value for '--temperature': nan is not in the range 0<=x<=100; see bmrl eval --help"],
+    ),
+    (
+        ["eval", "--checkpoint", "9" * 5000],
+        ["invalid value for '--checkpoint': '" + "9" * 5000 + "' is none of last, best and a step number; see bmrl eval --help"],
+    ),
     (["eval", "--zzz"], ["no such option --zzz; see bmrl eval --help"]),
     (
         ["check", "quickstart", "--debug"],
@@ -265,8 +273,29 @@ def test_new_copies_under_a_new_name_and_overwrites_nothing(run: Run) -> None:
     assert Path("mine.yaml").read_text(encoding="utf-8") == text
 
 
+@pytest.mark.parametrize("name", ["123", "1e5", "0x1F", "true", "null", "Null", "no", "a.b-c_d", "1_000"])
+@pytest.mark.parametrize("layout", ["name: quickstart", "name:   quickstart  # mine"])
+def test_every_name_that_new_takes_is_one_that_check_takes(run: Run, tmp_path: Path, name: str, layout: str) -> None:
+    text = recipes_path("quickstart.yaml").read_text().replace("name: quickstart", layout, 1)
+    (tmp_path / "original.yaml").write_text(text)
+    assert run("new", name, "--from", "original.yaml", "--out", "copy.yaml")[0] == 0
+    assert load(tmp_path / "copy.yaml").name == name
+
+
+def test_new_takes_any_file_name_and_leaves_nothing_where_it_fails(run: Run, tmp_path: Path) -> None:
+    assert run("new", "mine", "--out", r"a\g<7>.yaml")[0] == 0
+    for out in ("\udcff.yaml", "no/where.yaml"):
+        code, _, err = run("new", "mine", "--out", out)
+        assert code == 2 and len(err.strip().splitlines()) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [r"a\g<7>.yaml"]
+    name_below = recipes_path("quickstart.yaml").read_text().replace("name: quickstart", "name:\n  quickstart", 1)
+    (tmp_path / "odd.yaml").write_text(name_below)
+    code, _, err = run("new", "mine", "--from", "odd.yaml")
+    assert code == 2 and "copy it by hand" in err
+
+
 def test_new_refuses_what_is_no_name_or_no_place(run: Run, tmp_path: Path) -> None:
-    assert run("new", "a b")[2] == ("bmrl: a b is no recipe name; use letters, digits, `.`, `_` and `-`\n")
+    assert run("new", "a b")[2] == ("bmrl: a b is no recipe name; use at most 100 letters, digits, `.`, `_` and `-`\n")
     assert run("new", "a", "--out", "no/where.yaml")[2] == (
         "bmrl: no/where.yaml cannot be written (no such file or directory)\n"
     )

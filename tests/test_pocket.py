@@ -3,10 +3,15 @@
 import hashlib
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 
+import pytest
+
+from bmrl.errors import BmrlError
 from bmrl.files import data_path
+from bmrl.policy import load
 
 CARD = json.loads(data_path("pocket", "card.json").read_text())
 
@@ -15,6 +20,16 @@ def test_weights_are_those_of_the_card_and_small():
     weights = data_path("pocket", "model.safetensors")
     assert hashlib.sha256(weights.read_bytes()).hexdigest() == CARD["sha256"]
     assert sum(p.stat().st_size for p in data_path("pocket").glob("*") if p.is_file()) < 12e6
+
+
+def test_damaged_weights_are_named(tmp_path, monkeypatch):
+    shutil.copytree(data_path("pocket"), tmp_path / "pocket")
+    weights = bytearray((tmp_path / "pocket" / "model.safetensors").read_bytes())
+    weights[-1000] ^= 1
+    (tmp_path / "pocket" / "model.safetensors").write_bytes(weights)
+    monkeypatch.setattr(sys.modules["bmrl.policy.load"], "data_path", lambda *parts: tmp_path.joinpath(*parts))
+    with pytest.raises(BmrlError, match=r"model\.safetensors has sha256 .*; reinstall bmrl"):
+        load("pocket", dtype="float32")
 
 
 def test_card_page_is_made_from_the_cards_data():

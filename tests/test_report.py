@@ -1,6 +1,7 @@
 """Plots from the files of a run: drawn, the same each time, or refused in one line."""
 
 import json
+import os
 
 import pytest
 from matplotlib.figure import Figure
@@ -113,6 +114,15 @@ def test_a_run_without_evaluation_says_what_to_run_and_nothing_is_drawn(run, tmp
 def test_no_run_is_wrong_use(tmp_path):
     with pytest.raises(UsageError, match="is not a run folder"):
         write([tmp_path])
+
+
+def test_only_what_was_measured_alike_shares_a_plot(tmp_path):
+    run = run_folder.create(tmp_path / "runs", "", {"name": "demo"}, {})
+    seen, unseen = result(3, (0.1, 0.2, 0.3)), {**result(3, (0.2, 0.3, 0.4)), "split": "valid_unseen", "tasks": 10}
+    for age, (name, value) in enumerate((("a", seen), ("b", unseen))):
+        write_json(run / "eval" / f"{name}.json", value)
+        os.utime(run / "eval" / f"{name}.json", (age, age))
+    assert [found["split"] for _, found in evaluations(run)] == ["valid_unseen"]
 
 
 def test_every_key_of_an_evaluation_is_missed_by_name_not_by_accident(run):

@@ -276,6 +276,20 @@ def test_every_difference_to_the_run_is_told_with_both_values(whole):
         ("eval", "./nowhere"),
         ("eval", "pocket_sft"),
         ("eval", "quickstrat.yaml"),
+        ("train", "quickstart", "--run", "file/run"),
+        ("train", "quickstart", "--set", f"name={'a' * 300}"),
+        *(
+            ("train", "quickstart", "--set", f"{key}={value}")
+            for key, value in (
+                ("train.steps", 10**34),
+                ("lora.rank", 10**12),
+                ("env.workers", 10**6),
+                ("budget.eval", [10**23]),
+                ("optimizer.learning_rate", 1e300),
+                ("rollout.tasks_per_step", 10**12),
+                ("lora.targets", []),
+            )
+        ),
     ],
 )
 def test_a_wrong_command_is_told_before_torch_is_imported(line, tmp_path):
@@ -439,6 +453,31 @@ def test_damaged_files_of_a_run_are_named(whole, tmp_path):
     (run / "recipe.resolved.json").write_text("{}")
     with pytest.raises(BmrlError, match=r"recipe\.resolved\.json: no recipe"):
         find(str(run), "last")
+
+
+def test_a_run_without_an_undamaged_checkpoint_is_left_as_it_is(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    for path in (run / "checkpoints").glob("*/optimizer.safetensors"):
+        path.write_bytes(path.read_bytes()[:100])
+    before = content(run)
+    line = train(run, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5})
+    _, err = finish(line, tmp_path, code=1)
+    assert "every checkpoint is damaged" in err.strip().splitlines()[-1]
+    assert content(run) == before
+
+
+def test_results_of_two_policies_do_not_share_a_file(whole, tmp_path):
+    shutil.copytree(whole / "adapter", tmp_path / "adapter")
+    for target in ("pocket", "adapter"):
+        finish(command("eval", target, "--budget", "3", "--tasks", "1", "--out", "same"), tmp_path)
+    assert len(list((tmp_path / "same").iterdir())) == 4
+
+
+def test_supervised_learning_without_a_step_is_refused(tmp_path):
+    line = command("sft", "pocket_sft", "--run", "run", **{"sft.episodes": 2, "sft.epochs": 0.001})
+    _, err = finish(line, tmp_path, code=2)
+    assert "raise sft.epochs" in err.strip().splitlines()[-1]
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(whole, tmp_path):

@@ -6,6 +6,7 @@ import tiny
 import torch
 
 from bmrl.envs import Shown, demonstrations
+from bmrl.envs.alfworld.demonstration import SEARCH_WEIGHT
 from bmrl.errors import UsageError
 from bmrl.optimizer import learning_rate
 from bmrl.policy import token_logprobs
@@ -54,13 +55,6 @@ def test_observations_have_their_weight_and_forced_actions_none():
     assert made.weights[:opening] == (0.0,) + (0.25,) * (opening - 1)
     assert made.weights[opening : opening + action] == (1.0,) * action
     assert made.weights.count(0.0) == 1 + len(CHAT.answer("stay"))
-
-
-def test_the_first_word_of_an_action_counts_in_full_and_the_rest_as_shown():
-    made = row([Shown("You are at place 2.", "go there", 0.25)])
-    opening, verb, whole = len(CHAT.opening("You are at place 2.")), 1, len(CHAT.answer("go there"))
-    # "go" is one token; " there" and the stop token are the rest.
-    assert made.weights == (0.0,) * opening + (1.0,) * verb + (0.25,) * (whole - verb)
 
 
 def test_budget_cuts_and_is_announced():
@@ -142,7 +136,7 @@ def test_demonstrations_are_won_and_noisy():
     made = list(demonstrations("alfworld", count=24, seed=3, noise=0.3, max_turns=50, args={}))
     assert len(made) == 24
     assert all(1 <= len(turns) <= 50 for turns in made)
-    assert {turn.weight for turns in made for turn in turns} == {0.0, 0.25, 1.0}
+    assert {turn.weight for turns in made for turn in turns} == {0.0, SEARCH_WEIGHT, 1.0}
 
 
 def test_environment_without_an_expert_is_refused():

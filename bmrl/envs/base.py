@@ -55,8 +55,7 @@ class Shown:
     Attributes:
         observation: what the agent is shown before the action.
         action: the command sent.
-        weight: how much a learner should care to copy it: 0 only shows it, because it was forced or refused;
-            anything else counts for what follows the action's first word, which itself counts in full.
+        weight: how much a learner should care to copy it: 0 only shows it, because it was forced or refused.
     """
 
     observation: str

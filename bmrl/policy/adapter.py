@@ -1,5 +1,6 @@
 """The LoRA adapter: a new one, a stored one, and the frozen one that the KL is against."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,7 +77,9 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
                 f"lora.rank: the recipe says {rank}, the adapter in {folder} has {config.r}; set lora.rank={config.r}"
             )
         config.inference_mode = False
-        with seeded(0):  # what it draws is overwritten below
+        with seeded(0), warnings.catch_warnings():  # what it draws is overwritten below
+            # The name of the base model is ours ("pocket"), not the path that peft sees; shapes are checked below.
+            warnings.filterwarnings("ignore", message="(?s).*correct base model")
             model = get_peft_model(policy.causal, config)
         tensors = load_file(folder / "adapter_model.safetensors")
     except UsageError:

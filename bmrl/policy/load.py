@@ -1,5 +1,7 @@
 """Models: found, read and checked; made from nothing; written."""
 
+import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ def locate(name: str) -> str:
         raise BmrlError(
             "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
             "bmrl sft recipes/pocket_sft.yaml"
+        )
+    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    told = json.loads((folder / "card.json").read_text())["sha256"]
+    if found != told:
+        raise BmrlError(
+            f"data/pocket/model.safetensors has sha256 {found[:12]}, card.json says {told[:12]}; reinstall bmrl"
         )
     return str(folder)
 

@@ -13,8 +13,12 @@ from bmrl.recipe.rules import Contradictions, contradictions
 # One line per field: the classes read as the table they are.
 # fmt: off
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+# Bounds are far above any use: they are there so that a slip of the keyboard is told and not tried.
+Positive = Annotated[int, Field(ge=1, le=10**9)]
+NonNegative = Annotated[int, Field(ge=0, le=10**9)]
+Turns = Annotated[int, Field(ge=1, le=100_000)]
+Width = Annotated[int, Field(ge=1, le=65_536)]
+Group = Annotated[int, Field(ge=1, le=4096)]
 Announce = Literal["none", "total", "remaining"]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -26,11 +30,11 @@ class Section(BaseModel):
 class NewModel(Section):
     """A Llama-architecture model to be trained from nothing, with a tokenizer made from the demonstrations."""
 
-    layers: Positive = Field(4, description="transformer layers")
-    hidden: Positive = Field(256, description="width of the residual stream")
-    heads: Positive = Field(4, description="attention heads")
-    kv_heads: Positive = Field(2, description="key/value heads (grouped-query attention)")
-    intermediate: Positive = Field(704, description="width of the feed-forward layer")
+    layers: Width = Field(4, description="transformer layers")
+    hidden: Width = Field(256, description="width of the residual stream")
+    heads: Width = Field(4, description="attention heads")
+    kv_heads: Width = Field(2, description="key/value heads (grouped-query attention)")
+    intermediate: Width = Field(704, description="width of the feed-forward layer")
 
 
 class ModelSection(Section):
@@ -40,15 +44,15 @@ class ModelSection(Section):
     quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes, or none")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="data type of the base weights; float32 on CPU")
     adapter: str | None = Field(None, description="adapter folder or run folder to start from; also the reference of the KL")
-    context_tokens: Annotated[int, Field(ge=64)] = Field(8192, description="most tokens of an episode, opening included")
+    context_tokens: Annotated[int, Field(ge=64, le=2**20)] = Field(8192, description="most tokens of an episode, opening included")
     gradient_checkpointing: bool = Field(True, description="recompute activations in the backward pass: less memory, more time")
 
 
 class LoraSection(Section):
-    rank: Positive = Field(32, description="rank of the adapter")
-    alpha: Positive = Field(64, description="scale; the adapter's output is multiplied by alpha / rank")
+    rank: Width = Field(32, description="rank of the adapter")
+    alpha: Width = Field(64, description="scale; the adapter's output is multiplied by alpha / rank")
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(0.0, description="dropout on the adapter's input; must be 0 in reinforcement learning, or the update is not of the policy that sampled")
-    targets: Literal["all-linear"] | list[str] = Field("all-linear", description="modules that get an adapter")
+    targets: Literal["all-linear"] | Annotated[list[str], Field(min_length=1)] = Field("all-linear", description="modules that get an adapter")
 
 
 class EnvSection(Section):
@@ -56,32 +60,32 @@ class EnvSection(Section):
     args: dict[str, str | int | float | bool | None] = Field(default_factory=dict, description="arguments of the environment, see its page")
     train_split: str = Field("train", description="split that training tasks come from")
     eval_split: str = Field("valid_seen", description="split for the evaluations during training")
-    workers: NonNegative = Field(0, description="worker processes that step environments; 0 steps them in the program itself")
+    workers: Annotated[int, Field(ge=0, le=256)] = Field(0, description="worker processes that step environments; 0 steps them in the program itself")
     timeout_s: Annotated[float, Field(gt=0)] = Field(30.0, description="longest time for one reset or step in a worker, seconds")
     max_error_share: Share = Field(0.25, description="share of a step's episodes that may end in `timeout` or `env_error` before the run stops")
 
 
 class FixedBudget(Section):
     kind: Literal["fixed"] = Field(description="every group has the same budget")
-    turns: Positive = Field(description="the budget, turns")
+    turns: Turns = Field(description="the budget, turns")
 
 
 class MixBudget(Section):
     kind: Literal["mix"] = Field(description="one of a list")
-    turns: list[Positive] = Field(min_length=1, description="the budgets, turns")
+    turns: list[Turns] = Field(min_length=1, description="the budgets, turns")
     weights: list[Annotated[float, Field(ge=0)]] | None = Field(None, description="relative frequency of each budget; equal when left out")
 
 
 class UniformBudget(Section):
     kind: Literal["uniform"] = Field(description="any number from low to high, each as often")
-    low: Positive = Field(description="smallest budget, turns")
-    high: Positive = Field(description="largest budget, turns")
+    low: Turns = Field(description="smallest budget, turns")
+    high: Turns = Field(description="largest budget, turns")
 
 
 class LogUniformBudget(Section):
     kind: Literal["loguniform"] = Field(description="any number from low to high, small ones more often: each doubling as often")
-    low: Positive = Field(description="smallest budget, turns")
-    high: Positive = Field(description="largest budget, turns")
+    low: Turns = Field(description="smallest budget, turns")
+    high: Turns = Field(description="largest budget, turns")
 
 
 TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudget, Field(discriminator="kind")]
@@ -89,7 +93,7 @@ TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudg
 
 class BudgetSection(Section):
     train: TrainBudget = Field(description="distribution the budget of a training group is drawn from")
-    eval: list[Positive] = Field([4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
+    eval: list[Turns] = Field([4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
     announce: Announce = Field("none", description="what the agent is told of its budget, each turn")
 
 
@@ -99,9 +103,9 @@ class ChatSection(Section):
 
 
 class RolloutSection(Section):
-    tasks_per_step: Positive = Field(16, description="groups per training step, one task each")
-    group_size: Annotated[int, Field(ge=2)] = Field(8, description="episodes per group, same task and same budget")
-    turn_tokens: Positive = Field(32, description="most tokens of one turn's action")
+    tasks_per_step: Group = Field(16, description="groups per training step, one task each")
+    group_size: Annotated[int, Field(ge=2, le=4096)] = Field(8, description="episodes per group, same task and same budget")
+    turn_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(32, description="most tokens of one turn's action")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="sampling temperature in training")
     kv_cache_gb: Annotated[float, Field(gt=0)] = Field(2.0, description="memory for the KV cache of the episodes in flight, GiB; decides how many play at once")
     max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which the run stops, nats")
@@ -134,7 +138,7 @@ class AlgorithmSection(Section):
 
 class OptimizerSection(Section):
     name: Literal["adamw", "adamw8bit"] = Field("adamw", description="AdamW, or its 8-bit form through bitsandbytes (CUDA)")
-    learning_rate: Annotated[float, Field(gt=0)] = Field(1e-5, description="peak learning rate")
+    learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-5, description="peak learning rate")
     warmup_steps: NonNegative = Field(0, description="steps over which the learning rate rises linearly from 0")
     schedule: Literal["constant", "linear"] = Field("constant", description="after the warm-up: constant, or linear decay to 0 at the last step")
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="the gradient is scaled down to this norm")
@@ -155,17 +159,17 @@ class TrainSection(Section):
 
 class SftSection(Section):
     source: Literal["expert"] = Field("expert", description="where the demonstrations come from")
-    episodes: Positive = Field(description="number of demonstrations")
-    epochs: Annotated[float, Field(gt=0)] = Field(1.0, description="passes over them")
+    episodes: Annotated[int, Field(ge=1, le=10_000_000)] = Field(description="number of demonstrations")
+    epochs: Annotated[float, Field(gt=0, le=10_000)] = Field(1.0, description="passes over them")
     noise: Share = Field(0.0, description="probability that a random action is forced before the expert's; shown, not imitated")
-    max_turns: Positive = Field(50, description="longest demonstration, turns")
+    max_turns: Turns = Field(50, description="longest demonstration, turns")
     batch_tokens: Positive = Field(8192, description="tokens per optimizer step")
     observation_weight: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the loss on observations, beside 1 for actions")
     announce: list[Announce] = Field(["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
 
 
 class Recipe(Section):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="name of the experiment and of its run folder")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)] = Field(description="name of the experiment and of its run folder")
     seed: Annotated[int, Field(ge=0, lt=2**32)] = Field(0, description="every random draw follows from it")
     model: ModelSection = Field(default_factory=ModelSection, description="the policy: weights, precision, where to start")
     lora: LoraSection | None = Field(default_factory=LoraSection, description="adapter; null trains all weights (supervised recipes only)")

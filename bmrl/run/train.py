@@ -248,6 +248,8 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, name
     checkpoint.clean(folder / "checkpoints")
     latest = checkpoint.latest(folder / "checkpoints")
     if latest is None:
+        if run_folder.checkpoints(folder / "checkpoints"):
+            raise BmrlError(f"{folder}: every checkpoint is damaged; restore one, or start anew without --resume")
         run_folder.forget_after(folder, 0)
         return Loop()
     found = checkpoint.load(latest)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bmrl.envs.alfworld.env import AlfworldEnv, task_of
 from bmrl.envs.alfworld.expert import Expert
-from bmrl.envs.alfworld.generator import games
+from bmrl.envs.alfworld.generator import Difficulty, games
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.splits import embedded_contents
 from bmrl.envs.alfworld.twin import REFUSED
@@ -17,12 +17,14 @@ from bmrl.envs.base import Shown, Task
 TIDY = 0.75
 # Share of the disturbances that the game refuses, and how likely such a one is to be sent once more. A policy that has
 # never seen "Nothing happens." answered by something else sends what was refused until its budget is gone.
-REFUSED_NOISE = 0.5
-REPEATED = 0.5
+REFUSED_NOISE = 0.6
+REPEATED = 0.4
 # Where to search next is one choice among many as good, which nobody can predict; a learner that minds it as much as
-# taking what it has found spends nearly all of its gradient on it. That it searches can be predicted, so the verb
-# counts in full: weighed less, it would teach to take things that are not there.
-SEARCH_WEIGHT = 0.25
+# taking what it has found spends nearly all of its gradient on it. A learner that does not see yet whether what it
+# wants is there will try to take it: that costs a turn, where passing it by costs the game.
+SEARCH_WEIGHT = 0.15
+# Share of the games in rooms of few receptacles: there is more to take and to place, and less to remember.
+SMALL, RECEPTACLES = 0.5, (3, 8)
 
 
 def demonstration(
@@ -75,7 +77,7 @@ def _disturbance(admissible: Sequence[str], expert: Expert, rng: Random) -> list
     """One admissible action, or one that is refused as often as it is sent."""
     if rng.random() >= REFUSED_NOISE:
         return [rng.choice([c for c in admissible if c != "help"])]
-    while (action := _guess(admissible, expert, rng)) in admissible:
+    while (action := _guess(expert, rng)) in admissible:
         pass
     repeats = 1
     while rng.random() < REPEATED:
@@ -83,15 +85,14 @@ def _disturbance(admissible: Sequence[str], expert: Expert, rng: Random) -> list
     return [action] * repeats
 
 
-def _guess(admissible: Sequence[str], expert: Expert, rng: Random) -> str:
-    """A well-formed command such as someone might guess who has not read closely."""
-    places = [c.removeprefix("go to ") for c in admissible if c.startswith("go to ")]
-    here = [c.removeprefix("examine ") for c in admissible if c.startswith("examine ")]
-    place = rng.choice(here if here and rng.random() < 0.5 else places)
-    if rng.random() < 0.25:
+def _guess(expert: Expert, rng: Random) -> str:
+    """A well-formed command of one who has not read closely; most often about where the agent is."""
+    places, here = expert.receptacles, expert.here
+    place = rng.choice(here if here and rng.random() < 0.7 else places)
+    if rng.random() < 0.15:
         place = f"{place.rpartition(' ')[0]} {rng.randint(1, 9)}"
-    thing = f"{expert.goal.object} {rng.randint(1, 2)}"
-    verb = rng.choice(("go", "open", "examine", "take", "take", "move", "use", "do"))
+    thing = f"{expert.goal.object} {rng.choice((1, 1, 2))}"
+    verb = rng.choice(("go", "open", "examine", "take", "take", "take", "move", "use", "do"))
     return {
         "go": f"go to {place}",
         "open": f"open {place}",
@@ -120,7 +121,7 @@ def demonstrations(
         poll: called before each game; may raise to stop.
     """
     admissible = bool(args.get("admissible", False))
-    for index, game in enumerate(games(seed, 2 * count, avoid=embedded_contents())):
+    for index, game in enumerate(_games(seed, 2 * count)):
         poll()
         rng = Random(f"demonstration/{seed}/{index}")
         turns, won = demonstration(game, rng, noise, max_turns, admissible=admissible)
@@ -129,3 +130,15 @@ def demonstrations(
             count -= 1
         if not count:
             return
+
+
+def _games(seed: int, count: int) -> Iterator[Record]:
+    """Games of all kinds, none of them embedded, those of small rooms among the others."""
+    avoid, rng = embedded_contents(), Random(f"sizes/{seed}")
+    whole = games(seed, count, avoid=avoid)
+    small = {
+        n: games(seed, count, namespace=f"sft-{n}", avoid=avoid, difficulty=Difficulty(receptacles=n))
+        for n in range(RECEPTACLES[0], RECEPTACLES[1] + 1)
+    }
+    for _ in range(count):
+        yield next(small[rng.randint(*RECEPTACLES)] if rng.random() < SMALL else whole)

@@ -74,6 +74,16 @@ class Expert:
         self._order = {r: i for i, r in enumerate(order)}
         self._holds = {name.lower(): {kind.lower() for kind in kinds} for name, kinds in tables().holds.items()}
 
+    @property
+    def receptacles(self) -> list[str]:
+        """Those the opening names, in its order."""
+        return list(self._memory.receptacles)
+
+    @property
+    def here(self) -> list[str]:
+        """Those the agent stands at, in the order of the opening."""
+        return [receptacle for receptacle in self._memory.receptacles if receptacle in self._memory.at]
+
     def observe(self, action: str, observation: str) -> None:
         """Take note of the answer to an action, its own or a forced one."""
         self._memory.note(action.strip(), _without_commands(observation))
