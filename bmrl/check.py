@@ -15,6 +15,7 @@ from bmrl import budgets
 from bmrl.errors import BmrlError
 from bmrl.recipe import Recipe, resolved
 
+ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapter folder, or in a run
 INSTEAD = "bmrl train recipes/quickstart.yaml"  # needs no GPU and no network
 
 
@@ -107,10 +108,16 @@ def missing(recipe: Recipe) -> list[str]:
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
-    if model.new is None and _looks_local(model.name) and not _exists(model.name):
-        lines.append(f"model.name: there is no {model.name} on this disk")
-    if model.adapter is not None and not _exists(model.adapter):
-        lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")
+    if model.new is None and model.name != "pocket" and _looks_local(model.name):
+        if not _exists(model.name):
+            lines.append(f"model.name: there is no {model.name} on this disk")
+        elif not _exists(f"{model.name}/config.json"):
+            lines.append(f"model.name: {model.name} is no model folder: it has no config.json")
+    if model.adapter is not None:
+        if not _exists(model.adapter):
+            lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")
+        elif not any(_exists(f"{model.adapter}/{file}") for file in ADAPTERS):
+            lines.append(f"model.adapter: {model.adapter} is no adapter folder and no finished run")
     return lines
 
 

@@ -165,6 +165,11 @@ def test_games_in_alfworlds_own_format(tmp_path: Path, monkeypatch: pytest.Monke
         assert [env.step(command).won for command in task.plan][-1]
     with pytest.raises(UsageError, match="no such split; the folder has: valid_seen"):
         env.tasks("valid_unseen")
+    monkeypatch.setenv("ALFWORLD_DATA", "/nowhere")
+    with pytest.raises(UsageError, match="ALFWORLD_DATA=/nowhere: no such folder"):
+        AlfworldEnv()
+    with pytest.raises(UsageError, match="source '': no such folder"):
+        AlfworldEnv(source="")
     monkeypatch.delenv("ALFWORLD_DATA")
     assert len(AlfworldEnv().tasks("train")) == 600
 

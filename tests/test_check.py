@@ -90,7 +90,13 @@ def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
         "model.adapter: there is no runs/x yet; train it first",
     ]
     (bare / "m").mkdir()
-    (bare / "runs" / "x").mkdir(parents=True)
+    (bare / "runs" / "x" / "adapter").mkdir(parents=True)
+    assert missing(recipe("quickstart", *overrides)) == [
+        "model.name: ./m is no model folder: it has no config.json",
+        "model.adapter: runs/x is no adapter folder and no finished run",
+    ]
+    (bare / "m" / "config.json").touch()
+    (bare / "runs" / "x" / "adapter" / "adapter_config.json").touch()
     assert missing(recipe("quickstart", *overrides)) == []
 
 

@@ -1,7 +1,6 @@
 """A recipe file and its overrides -> a valid recipe, or every mistake at once."""
 
 import inspect
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from importlib import import_module
@@ -138,13 +137,15 @@ def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
 
 
 def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[Problem]:
-    """Unknown splits of the embedded games in an `env` section; those of other games need their folder."""
-    source = args.get("source", "auto")
-    elsewhere = source == "auto" and os.environ.get("ALFWORLD_DATA")
-    if name != "alfworld" or source not in ("auto", "embedded") or elsewhere:
-        return
+    """Splits of an `env` section that the environment's games do not have; nothing where it cannot tell."""
+    try:
+        env = make(name, **args)
+    except (UsageError, RuntimeError):
+        return  # told with the arguments
+    known: list[str] = getattr(env, "splits", list)()
+    env.close()
     for key in ("train_split", "eval_split"):
-        split = section.get(key, SPLITS[0])
-        if isinstance(split, str) and split not in SPLITS:
-            problem = f"the embedded games have no split {shown(split, 40)}"
-            yield ("env", key), f"{problem}; {messages.choose(split, SPLITS)}"
+        split = section.get(key)
+        if known and isinstance(split, str) and split not in known:
+            where = "the embedded games" if tuple(known) == SPLITS else "the games' folder"
+            yield ("env", key), f"{where} have no split {shown(split, 40)}; {messages.choose(split, known)}"

@@ -145,13 +145,15 @@ def _game_of(task: Task) -> Game:
 
 
 def _find_source(source: str) -> _Source:
+    told = f"alfworld source {source!r}"
     if source == "auto":
         source = os.environ.get("ALFWORLD_DATA") or "embedded"
+        told = f"alfworld source 'auto': ALFWORLD_DATA={source}"
     if source == "embedded":
         return _Source(None)
     folder = Path(source).expanduser()
-    if not folder.is_dir():
-        raise UsageError(f"alfworld source {source!r}: no such folder; give 'embedded' or a folder of games")
+    if not source or not folder.is_dir():
+        raise UsageError(f"{told}: no such folder; give 'embedded' or a folder of games")
     # ALFWorld's download puts its splits one folder further down.
     inner = folder / "json_2.1.1"
     return _Source(inner if inner.is_dir() else folder)
