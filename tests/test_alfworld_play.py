@@ -198,7 +198,8 @@ def test_the_expert_solves_nearly_all_within_fifty_turns() -> None:
 
 
 def test_the_expert_recovers_from_forced_actions() -> None:
-    records, won, forced, refused = splits.read_split("valid_seen")[:60], 0, 0, []
+    records, won, forced = splits.read_split("valid_seen")[:60], 0, 0
+    refused, after = [], []
     for record in records:
         turns, solved = demonstration(record, Random(record.task_id), noise=0.3, max_turns=100)
         won += solved
@@ -209,11 +210,15 @@ def test_the_expert_recovers_from_forced_actions() -> None:
         for shown in turns:
             assert shown.observation == text
             text = env.step(shown.action).observation
+            if shown.observation == "Nothing happens.":
+                after.append(shown)
             if text == "Nothing happens.":
                 refused.append(shown)
     assert won / len(records) >= 0.95
     assert forced > 100
     assert not any(shown.weight for shown in refused)
+    # What the expert does after a refusal counts in full, if it counts at all.
+    assert {shown.weight for shown in after} == {0.0, 1.0}
     assert {shown.action.split()[0] for shown in refused} >= {"go", "open", "examine", "take", "move", "use", "heat"}
     # Some are sent again at once: the policy is shown a way out of that.
     assert sum(a.action == b.action for a, b in itertools.pairwise(refused)) > 20

@@ -22,7 +22,7 @@ REPEATED = 0.4
 # Where to search next is one choice among many as good, which nobody can predict; a learner that minds it as much as
 # taking what it has found spends nearly all of its gradient on it. A learner that does not see yet whether what it
 # wants is there will try to take it: that costs a turn, where passing it by costs the game.
-SEARCH_WEIGHT = 0.15
+SEARCH_WEIGHT = 0.2
 # Share of the games in rooms of few receptacles: there is more to take and to place, and less to remember.
 SMALL, RECEPTACLES = 0.5, (3, 8)
 
@@ -57,12 +57,14 @@ def demonstration(
     turns: list[Shown] = []
     forced: list[str] = []
     free = True  # the expert acts between two disturbances
+    refused = False
     while len(turns) < max_turns:
         if free and disturb.random() < noise:
             forced = _disturbance(env.admissible or (), expert, disturb)
         free = not forced
         action = forced.pop() if forced else expert.act()
-        weight = (SEARCH_WEIGHT if expert.searching else 1.0) if free else 0.0
+        # What follows a refusal counts in full, a search or not: else the weights themselves would teach to try again.
+        weight = (SEARCH_WEIGHT if expert.searching and not refused else 1.0) if free else 0.0
         step = env.step(action)
         refused = step.observation.partition("\n")[0] == REFUSED
         turns.append(Shown(observation, action, 0.0 if refused else weight))
