@@ -162,6 +162,15 @@ BAD_OVERRIDES = [
         "train.steps=",
         "--set train.steps=: train.steps: no value after `=`; write null to unset a key",
     ),
+    (
+        "train.eval_tasks=#3",
+        "--set train.eval_tasks=#3: train.eval_tasks: no value after `=`; write null to unset a key",
+    ),
+    (
+        "env.args.source=/nowhere",
+        "--set env.args.source=/nowhere: env.args.source: alfworld source '/nowhere': no such folder; give 'embedded' "
+        "or a folder of games",
+    ),
     ("trian.steps=3", "--set trian.steps=3: trian: unknown key; did you mean train?"),
     (
         "train.steps.x=3",
@@ -193,6 +202,8 @@ def test_an_override_names_the_place_in_a_list(tmp_path: Path) -> None:
     assert mistakes(tmp_path, text, "budget.eval.1=3") == [
         "--set budget.eval.1=3: budget.eval.1: no such entry; the list has 1, counted from 0"
     ]
+    (line,) = mistakes(tmp_path, text, f"budget.eval.{'9' * 5000}=3")
+    assert line.endswith("no such entry; the list has 1, counted from 0")
 
 
 def test_damaged_recipes_give_lines_never_a_crash(tmp_path: Path) -> None:

@@ -118,7 +118,8 @@ def _environment(data: Any) -> list[Problem]:
         try:
             make(name, **args).close()
         except (UsageError, RuntimeError) as error:  # RuntimeError: no such home folder
-            problems.append((("env", "args"), shown(str(error), 200)))
+            at = next((arg for arg in args if arg in str(error)), None)
+            problems.append((("env", "args", at) if at else ("env", "args"), shown(str(error), 200)))
     return [*problems, *unknown_splits(name, args, section)]
 
 

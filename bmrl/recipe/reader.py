@@ -101,7 +101,7 @@ def apply(source: Source, overrides: Sequence[str]) -> None:
         key: Key = tuple(path.strip().split("."))
         if not equals or "" in key:
             source.add(place, (), "expected KEY=VALUE; for example --set train.steps=3")
-        elif not text.strip():
+        elif not text.strip() or text.lstrip().startswith("#"):  # YAML would read a comment, that is nothing
             source.add(place, key, "no value after `=`; write null to unset a key")
         else:
             value = Source(source.file)
@@ -117,7 +117,7 @@ def _set(source: Source, key: Key, value: Source, place: Place) -> None:
     for depth, part in enumerate(key):
         last = depth == len(key) - 1
         if isinstance(inside, list):
-            if not str(part).isdecimal() or int(part) >= len(inside):
+            if not str(part).isdecimal() or len(str(part)) > 9 or int(part) >= len(inside):
                 problem = f"no such entry; the list has {len(inside)}, counted from 0"
                 source.add(place, key[: depth + 1], problem)
                 return
