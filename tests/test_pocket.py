@@ -30,6 +30,10 @@ def test_damaged_weights_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr(sys.modules["bmrl.policy.load"], "data_path", lambda *parts: tmp_path.joinpath(*parts))
     with pytest.raises(BmrlError, match=r"model\.safetensors has sha256 .*; reinstall bmrl"):
         load("pocket", dtype="float32")
+    for text in ("", "{", "[]", "{}"):
+        (tmp_path / "pocket" / "card.json").write_text(text)
+        with pytest.raises(BmrlError, match=r"card\.json is missing or damaged"):
+            load("pocket", dtype="float32")
 
 
 def test_card_page_is_made_from_the_cards_data():

@@ -31,7 +31,10 @@ def locate(name: str) -> str:
             "bmrl sft recipes/pocket_sft.yaml"
         )
     found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    told = json.loads((folder / "card.json").read_text())["sha256"]
+    try:
+        told = str(json.loads((folder / "card.json").read_text())["sha256"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BmrlError("data/pocket/card.json is missing or damaged; reinstall bmrl") from error
     if found != told:
         raise BmrlError(
             f"data/pocket/model.safetensors has sha256 {found[:12]}, card.json says {told[:12]}; reinstall bmrl"

@@ -1,7 +1,8 @@
 """The recipe: one YAML file per experiment, complete in itself.
 
 `schema` says which keys there are, `rules` which of them contradict each other, `reader` turns YAML
-into data with places, `messages` words the mistakes. Only ``run`` and ``cli`` read a recipe;
+into data with places, `messages` words the mistakes. Only ``run``, ``cli`` and what they ask (``check``,
+`packaged`, `target`) read a recipe;
 everything else takes plain arguments.
 """
 
