@@ -87,18 +87,7 @@ def _play(name: str, world: str, env: Env, play: Play) -> Episode:
         observation = step.observation
         if step.terminated:
             reason = EndReason.SUCCESS if step.won else EndReason.FAILURE
-    return Episode(
-        step=play.step,
-        group=play.group,
-        episode=play.episode,
-        task_id=play.task.task_id,
-        split=play.split,
-        seed=play.seed,
-        budget=play.budget,
-        end_reason=reason,
-        turns=tuple(turns),
-        final_observation=observation,
-    )
+    return play.ended(reason, tuple(turns), observation)
 
 
 def _player(name: str, world: str, play: Play, opening: str) -> Player:

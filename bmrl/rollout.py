@@ -111,20 +111,7 @@ def rollout(
             retried.add(state.index)
             queue.appendleft(state.index)
             return
-        play = state.play
-        episode = Episode(
-            step=play.step,
-            group=play.group,
-            episode=play.episode,
-            task_id=play.task.task_id,
-            split=play.split,
-            seed=play.seed,
-            budget=play.budget,
-            end_reason=reason,
-            turns=tuple(state.turns),
-            final_observation=state.observation,
-            error=error,
-        )
+        episode = state.play.ended(reason, tuple(state.turns), state.observation, error)
         episodes[state.index] = episode
         on_episode(episode)
 

@@ -119,3 +119,19 @@ class Play:
     split: str
     seed: int
     budget: int
+
+    def ended(self, reason: EndReason, turns: tuple[Turn, ...], final_observation: str, error: str = "") -> Episode:
+        """What was played of it."""
+        return Episode(
+            step=self.step,
+            group=self.group,
+            episode=self.episode,
+            task_id=self.task.task_id,
+            split=self.split,
+            seed=self.seed,
+            budget=self.budget,
+            end_reason=reason,
+            turns=turns,
+            final_observation=final_observation,
+            error=error,
+        )
