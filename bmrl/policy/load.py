@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from torch import nn
 
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path
 from bmrl.policy.model import Policy, one_line, seeded
+
+# Standard deviation of a new model's embeddings: well above what one layer adds to them.
+EMBEDDING_STD = 0.5
 
 
 def best_device() -> torch.device:
@@ -195,7 +199,12 @@ def new_model(
     seed: int,
     name: str,
 ) -> Policy:
-    """A Llama-architecture model with random weights, fp32, embeddings tied."""
+    """A Llama-architecture model with random weights, fp32, embeddings tied.
+
+    transformers' standard deviation of 0.02 suits a width of thousands. A small model so started sees its own tokens
+    only faintly beside what attention averages, and hardly learns to match one word with another. Here the products
+    keep the size of what comes in (one over the root of the width), and embeddings stand out.
+    """
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -207,6 +216,7 @@ def new_model(
         num_key_value_heads=kv_heads,
         max_position_embeddings=context_tokens,
         tie_word_embeddings=True,
+        initializer_range=hidden**-0.5,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
@@ -214,6 +224,7 @@ def new_model(
     )
     with seeded(seed):
         causal = LlamaForCausalLM(config)
+        nn.init.normal_(causal.get_input_embeddings().weight, std=EMBEDDING_STD)
     causal.to(best_device())
     return Policy(causal, causal, tokenizer, best_device(), name)
 
