@@ -17,8 +17,9 @@ from bmrl.envs.alfworld.expert import Expert, read_goal
 from bmrl.envs.alfworld.export import problem_pddl
 from bmrl.envs.alfworld.game import Game, game_from_record
 from bmrl.envs.alfworld.generator import games
+from bmrl.envs.alfworld.memory import Memory
 from bmrl.envs.alfworld.plan import distance
-from bmrl.envs.alfworld.twin import Twin
+from bmrl.envs.alfworld.twin import REFUSED, Twin
 from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import ceiling, search_reference
 
@@ -251,6 +252,19 @@ def test_the_expert_reads_only_text() -> None:
     assert expert.act() == "open fridge 1"
     with pytest.raises(BmrlError, match="cannot read the goal"):
         read_goal("Your task is to: tidy up a bit.")
+
+
+@pytest.mark.parametrize("command", ["go to sinkbasin 8", "go to ", "desk 1", "open go to desk 1", "take x from y"])
+def test_memory_is_nowhere_that_is_not_there(command):
+    memory = Memory(
+        "Looking quickly around you, you see a desk 1, and a shelf 1.\n\nYour task is to: put some pen on shelf."
+    )
+    memory.note("go to shelf 1", "You arrive at shelf 1. On the shelf 1, you see nothing.")
+    memory.note(command, REFUSED)
+    # None of these is a place of the opening text gone to, so it still stands at the shelf alone.
+    assert memory.at == {"shelf 1"}
+    memory.note("go to desk 1", REFUSED)
+    assert memory.at == {"shelf 1", "desk 1"}
 
 
 def test_references() -> None:

@@ -41,7 +41,7 @@ class Memory:
         open: openable receptacles known to be open; others are taken to be closed.
         done: (verb, object) changes that hold now; heating undoes cooling, and the reverse.
         lit: lamps that are on.
-        refused: commands that were answered "Nothing happens.", other than "go to".
+        refused: commands that were answered "Nothing happens.", other than going to a receptacle.
     """
 
     def __init__(self, opening: str) -> None:
@@ -70,9 +70,10 @@ class Memory:
     def note(self, action: str, text: str) -> None:
         """Learn from the answer to an action, whoever chose it."""
         if text == REFUSED:
-            if action.startswith("go to "):
-                self._share({*self.at, action[6:]})
-                self.at.add(action[6:])
+            # A place that is not there is not shared either.
+            if action.startswith("go to ") and (place := action[6:]) in self.receptacles:
+                self._share({*self.at, place})
+                self.at.add(place)
             else:
                 self.refused.add(action)
             return
