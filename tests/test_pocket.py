@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from bmrl.errors import BmrlError
-from bmrl.files import data_path
+from bmrl.files import data_path, recipes_path
 from bmrl.policy import load
+from bmrl.recipe import load as recipe_from
 
 CARD = json.loads(data_path("pocket", "card.json").read_text())
 
@@ -41,6 +42,19 @@ def test_card_page_is_made_from_the_cards_data():
     freeze = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(freeze)
     assert data_path("pocket", "README.md").read_text() == freeze.render(CARD)
+
+
+def test_good_enough_to_learn_from_and_bad_enough_to_improve():
+    seen = next(curve for curve in CARD["curves"] if curve["split"] == "valid_seen")
+    assert (seen["tasks"], seen["seeds"], seen["sampling"]["temperature"]) == (120, [0, 1, 2, 3], 1.0)
+    at = {point["budget"]: point["success"] for point in seen["budgets"]}
+    assert 0.30 <= at[30] <= 0.75
+
+
+def test_card_tells_the_recipe_as_it_stands():
+    recipe = recipe_from(recipes_path("pocket_sft.yaml")).model_dump(mode="json")
+    assert CARD["settings"] == {key: recipe[key] for key in CARD["settings"]}
+    assert set(CARD["settings"]) == {"model", "optimizer", "sft"}
 
 
 def test_games_of_the_card_are_the_embedded_ones():

@@ -19,7 +19,9 @@ from bmrl.metrics import MetricsFile
 from bmrl.run import evaluate
 
 HERE = Path(__file__).parent
-BUDGETS, SEEDS = [4, 6, 8, 10, 15, 20, 30, 50], [0]
+BUDGETS, SEEDS = [4, 6, 8, 10, 15, 20, 30, 50], [0, 1, 2, 3]
+# What of the recipe the weights follow from.
+SETTINGS = ("model", "optimizer", "sft")
 FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -50,7 +52,8 @@ def freeze(run: Path, splits: list[str]) -> dict[str, Any]:
     return {
         "recipe": "recipes/pocket_sft.yaml",
         "seed": recipe["seed"],
-        "hardware": f"{system['cpu']}, 1 thread of {system['cores']} cores",
+        "settings": {key: recipe[key] for key in SETTINGS},
+        "hardware": f"{system['cpu']}, 1 thread",
         "versions": system["versions"],
         "steps": steps[-1]["step"],
         "tokens": sum(int(step["tokens"] or 0) for step in steps),
@@ -70,8 +73,6 @@ def render(card: dict[str, Any]) -> str:
         "demonstrations of an expert that explores generated ALFWorld-format games. No game it was trained on is in an",
         "embedded split, and none is in rooms 10, 219, 308, 424. It knows this one world; it is there so that the",
         "whole loop runs on a laptop.",
-        "",
-        "Interim weights: they solve fewer games than a starting policy should (30 % to 75 % at budget 30).",
         "",
         "Loads with `AutoModelForCausalLM` and `AutoTokenizer` of transformers, without bmrl.",
         "",
