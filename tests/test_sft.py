@@ -88,7 +88,7 @@ def gradient(policy, rows, micro_batch_tokens):
 
 
 def test_micro_batches_never_change_the_gradient():
-    policy = tiny.policy(adapter=False, spread=1.0)
+    policy = tiny.policy(adapter=False)
     rows = [row(), row(SHOWN[:1], observation_weight=0.5), row(SHOWN * 2), row(SHOWN[2:])]
     whole = gradient(policy, rows, 10_000)
     for tokens in (1, 60, 120):
@@ -96,7 +96,7 @@ def test_micro_batches_never_change_the_gradient():
 
 
 def test_loss_is_the_weighted_mean_cross_entropy():
-    policy = tiny.policy(adapter=False, spread=1.0)
+    policy = tiny.policy(adapter=False)
     rows = [row(observation_weight=0.5), row(SHOWN[:1])]
     total = weight = 0.0
     for r in rows:
@@ -113,7 +113,7 @@ def test_loss_is_the_weighted_mean_cross_entropy():
 
 
 def test_steps_lower_the_loss():
-    policy = tiny.policy(adapter=False, spread=1.0)
+    policy = tiny.policy(adapter=False)
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=3e-3)
     losses = [
         sft_step(policy, optimizer, [row()], micro_batch_tokens=10_000, max_grad_norm=1.0)["action_loss"]

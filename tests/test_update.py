@@ -223,7 +223,7 @@ def test_kl_grows_once_the_policy_has_moved_and_its_reference_stays(tmp_path):
     policy = with_adapter(tiny.policy(adapter=False), tmp_path)
     add_reference(policy, tmp_path)
     before = {n: p.detach().clone() for n, p in policy.model.named_parameters() if ".reference." in n}
-    optimizer = torch.optim.SGD(policy.trainable.values(), lr=0.1)
+    optimizer = torch.optim.SGD(policy.trainable.values(), lr=0.01)
     kls = [
         update_policy(policy, optimizer, sampled_rows(policy), replace(UPDATE, kl_coef=0.1), poll=lambda: None)["kl"]
         for _ in range(3)

@@ -26,8 +26,8 @@ def chat() -> Chat:
     return make_chat(tokenizer())
 
 
-def policy(*, adapter: bool = True, spread: float = 3.0, seed: int = 0) -> Policy:
-    """Random weights, made larger so that the distribution is far from uniform."""
+def policy(*, adapter: bool = True, seed: int = 0) -> Policy:
+    """Random weights; a new model's are such that the distribution is far from uniform."""
     base = new_model(
         tokenizer(),
         layers=2,
@@ -39,9 +39,6 @@ def policy(*, adapter: bool = True, spread: float = 3.0, seed: int = 0) -> Polic
         seed=seed,
         name="tiny",
     )
-    with torch.no_grad():
-        for parameter in base.causal.parameters():
-            parameter.mul_(spread)
     if not adapter:
         return base
     made = with_new_adapter(base, rank=4, alpha=8, dropout=0.0, targets="all-linear", seed=seed)
