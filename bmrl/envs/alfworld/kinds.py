@@ -124,7 +124,7 @@ class Judge:
             self._visited.add(place)
 
         # What a place happened to show is luck: the action is weighed by what was known before.
-        shown = {place} if could_show else set()
+        shown = (place,) if place is not None and could_show else ()
         was, now = (self._distance(m, shown) for m in (before, after))
         seen = self._seen(before)
         change = 0 if was is None or now is None or not seen else now - was
