@@ -168,5 +168,9 @@ def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any
     for key in ("train_split", "eval_split"):
         split = section.get(key)
         if known and isinstance(split, str) and split not in known:
-            where = "the embedded games" if tuple(known) == SPLITS else "the games' folder"
-            yield ("env", key), f"{where} have no split {shown(split, 40)}; {messages.choose(split, known)}"
+            where = "the games' folder has"
+            if tuple(known) == SPLITS:
+                where = "the embedded games have"
+            elif name != "alfworld":
+                where = f"{name} has"
+            yield ("env", key), f"{where} no split {shown(split, 40)}; {messages.choose(split, known)}"
