@@ -122,7 +122,7 @@ def test_arguments_are_checked_against_the_class(install, tmp_path):
     def problems(*overrides):
         with pytest.raises(RecipeError) as caught:
             load(tmp_path / "r.yaml", overrides)
-        return [line.partition(": ")[2] for line in caught.value.problems]
+        return [line[line.index(": env.") + 2 :] for line in caught.value.problems]
 
     assert problems("env.args.rooms=many") == [
         'env.args.rooms: expected a whole number, got text "many"; the default is 6'
@@ -176,6 +176,22 @@ def test_a_recipe_with_an_installed_environment_trains(install, tmp_path, monkey
     assert '"split": "valid_seen"' in capsys.readouterr().out
     assert (tmp_path / "run" / "adapter" / "adapter_config.json").is_file()
     assert (tmp_path / "run" / "episodes" / "step-000001.jsonl").read_text().count("There are 3 rooms") >= 4
+
+
+def test_a_run_stops_once_too_many_episodes_fail(install, tmp_path, monkeypatch, capsys):
+    broken = f"{VAULT}\n\nclass Broken(Vault):\n    def step(self, action):\n        raise OSError('no steps')\n"
+    install("vault = own_vault:Broken", own_vault=broken)
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as done:
+        main(["train", "r.yaml", "--run", "run", "--set", "env.max_error_share=0.3", "--set", "train.eval_every=0"])
+    assert done.value.code == 1
+    # Of 4 episodes the second that fails is above 0.3, and the others are not waited for.
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("bmrl:"))
+    assert line.startswith(
+        "bmrl: 2 of 4 episodes ended in an environment error, above env.max_error_share 0.3; the first: "
+    )
+    assert line.endswith(": OSError: no steps")
 
 
 def test_light_commands_do_not_import_what_is_installed(install, tmp_path):
