@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from bmrl.budgets import largest
 from bmrl.envs import beyond_own_limit, environment, make, missing, names, parameters, takes_any
 from bmrl.envs.alfworld.splits import SPLITS
-from bmrl.errors import RecipeError, UsageError
+from bmrl.errors import BmrlError, RecipeError, UsageError
 from bmrl.recipe import messages
 from bmrl.recipe.reader import apply, read_file, shown
 from bmrl.recipe.rules import Key, Problem
@@ -153,7 +153,10 @@ def _own_limit(recipe: Recipe) -> list[Problem]:
     asked = [(("budget", "eval"), max(recipe.budget.eval))]
     if recipe.train is not None:
         asked.insert(0, (("budget", "train"), largest(recipe.budget.train)))
-    told = ((key, beyond_own_limit(recipe.env.name, recipe.env.args, turns)) for key, turns in asked)
+    try:
+        told = [(key, beyond_own_limit(recipe.env.name, recipe.env.args, turns)) for key, turns in asked]
+    except BmrlError:
+        return []  # what it lacks is told elsewhere
     return [(key, problem) for key, problem in told if problem is not None]
 
 
