@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from bmrl.envs.alfworld import plan
 from bmrl.envs.alfworld.expert import read_goal, without_commands
-from bmrl.envs.alfworld.game import Game, Goal
+from bmrl.envs.alfworld.game import Game, Goal, layout
 from bmrl.envs.alfworld.memory import Memory, thing_class
 from bmrl.envs.alfworld.tables import tables
 from bmrl.envs.alfworld.twin import REFUSED, Twin
@@ -194,12 +194,9 @@ def _believed(goal: Goal, memory: Memory, inside: Mapping[str, frozenset[str]]) 
     classes = {receptacle: thing_class(receptacle) for receptacle in inside}
     openable, holds = _classes()
     place: dict[str, Hashable] = {r: memory.beside(r) for r in inside}
-    here: dict[Hashable, tuple[str, ...]] = {}
-    for receptacle, at in place.items():
-        here[at] = (*here.get(at, ()), receptacle)
     # Where nobody has been yet is a place without receptacles.
     start: Hashable = next((place[r] for r in place if r in memory.at), "start")
-    here.setdefault(start, ())
+    here, travel = layout(place, start)
     things = [thing for content in inside.values() for thing in content] + [memory.held or ""]
     classes |= {thing: thing_class(thing) for thing in things}
     able = frozenset(things)
@@ -214,7 +211,7 @@ def _believed(goal: Goal, memory: Memory, inside: Mapping[str, frozenset[str]]) 
             rank={thing: number for number, thing in enumerate(sorted(classes))},
             place=place,
             here=here,
-            travel={start: ()},
+            travel=travel,
             start=start,
             classes=classes,
             holds=holds,
