@@ -1,6 +1,8 @@
 """Environments that other installed packages offer, as entry points of the group ``bmrl.envs``."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
 
 from bmrl.errors import UsageError
@@ -8,10 +10,15 @@ from bmrl.errors import UsageError
 GROUP = "bmrl.envs"
 
 
-def installed() -> dict[str, list[EntryPoint]]:
-    """Name -> who offers it; nothing is imported. Looked up anew each time, some milliseconds."""
+def installed() -> Mapping[str, Sequence[EntryPoint]]:
+    """Name -> who offers it; nothing is imported."""
+    return _offers(tuple(sys.path))
+
+
+@lru_cache(maxsize=4)  # a look at every installed package takes milliseconds, and a rollout makes many environments
+def _offers(path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
     found: dict[str, list[EntryPoint]] = {}
-    for entry in entry_points(group=GROUP):
+    for entry in entry_points(group=GROUP):  # which looks through sys.path
         found.setdefault(entry.name, []).append(entry)
     return found
 
