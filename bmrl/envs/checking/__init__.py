@@ -11,7 +11,7 @@ from bmrl.envs.checking.shared import restore, shared_state
 from bmrl.envs.checking.world import NONSENSE, World, build
 from bmrl.envs.replay import reset, step
 from bmrl.envs.worker import describe
-from bmrl.errors import UsageError
+from bmrl.errors import BmrlError, UsageError
 
 TASKS = 3  # of each split, spread over it
 WANDER = 12  # turns of a play that is not a plan
@@ -70,8 +70,8 @@ def _api(make: Callable[[], Env], splits: Sequence[str]) -> tuple[list[str], dic
     """What is missing or of the wrong type, without which nothing else can be told; the tasks of each split."""
     try:
         env: Any = make()
-    except UsageError:
-        raise
+    except BmrlError:
+        raise  # of bmrl's own making: wrong arguments, a missing package
     except (Exception, SystemExit) as error:
         return [f"it cannot be made: {describe(error)}"], {}
     problems = [f"it has no method {name}" for name in METHODS if not callable(getattr(env, name, None))]
