@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
+from statistics import median
 from typing import Any
 
 import click
@@ -47,7 +48,7 @@ def commands(env: Env, tasks: Sequence[Task], steps: int, seed: int) -> Scripts:
 
 
 def alone(env: Env, scripts: Scripts, passes: int) -> dict[str, float]:
-    """One environment in this process. Figures of the passes after the first, if there are any."""
+    """One environment in this process. Medians over the passes after the first, if there are any."""
     tasks = [task for task in env.tasks(SPLIT) if task.task_id in scripts]
     rates = []
     for _ in range(passes):
@@ -64,9 +65,9 @@ def alone(env: Env, scripts: Scripts, passes: int) -> dict[str, float]:
     env.close()
     late = rates[1:] or rates
     return {
-        "steps_per_s": sum(rate for rate, _ in late) / len(late),
+        "steps_per_s": median(rate for rate, _ in late),
         "first_pass_steps_per_s": rates[0][0],
-        "reset_s": sum(reset for _, reset in late) / len(late),
+        "reset_s": median(reset for _, reset in late),
         "first_pass_reset_s": rates[0][1],
     }
 

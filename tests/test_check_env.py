@@ -193,6 +193,25 @@ class Capped(Vault):
         return replace(answer, terminated=answer.terminated or self.turns == 30)
 
 
+class CapOfAccepted(Capped):
+    """Refused commands are not counted."""
+
+    def step(self, action):
+        if action not in self.admissible:
+            return Vault.step(self, action)
+        return super().step(action)
+
+
+class Quiz(Vault):
+    """A wrong turn loses, however late: what is lost so has no limit of turns."""
+
+    def step(self, action):
+        before = self.distance()
+        answer = super().step(action)
+        wrong = answer.observation != "Nothing happens." and self.distance() >= before
+        return replace(answer, terminated=answer.terminated or wrong)
+
+
 class StatedCap(Capped):
     max_turns = 30
 
@@ -251,7 +270,7 @@ def failed(lines: list[str]) -> set[str]:
     return {line.partition(":")[0] for line in lines}
 
 
-@pytest.mark.parametrize("world", [StatedRich, StatedCap, Lives])
+@pytest.mark.parametrize("world", [StatedRich, StatedCap, Lives, Quiz])
 def test_a_good_world_passes(world):
     assert check_env(here(world)) == []
 
@@ -298,6 +317,7 @@ def test_a_world_in_which_only_right_commands_are_listed_late():
         (Brief, "actions", "(100,000 characters) raised ValueError: too long"),
         (Ascii, "actions", "raised UnicodeEncodeError"),
         (Capped, "limits", "it ends after 30 turns without a win, whatever is played; state it as max_turns = 30"),
+        (CapOfAccepted, "limits", "it ends after 30 turns without a win, whatever is played; state it as max_turns = 30"),
         (CapMisstated, "limits", "it ends after 30 turns without a win, whatever is played; not after its max_turns of 40"),
         (Once, "close", "closed twice before a reset it raised RuntimeError: closed already"),
         (Unstable, "split_hash", "and asked again"),

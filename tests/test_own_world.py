@@ -11,6 +11,7 @@ from bmrl.cli import main
 from bmrl.envs import check_env, environment, instructions, make, names
 from bmrl.errors import RecipeError, UsageError
 from bmrl.recipe import load
+from bmrl.target import find
 
 ROOT = Path(__file__).resolve().parent.parent
 VAULT = (ROOT / "docs" / "examples" / "vault.py").read_text(encoding="utf-8")
@@ -151,6 +152,10 @@ def test_a_budget_beyond_an_own_limit_is_told(install, tmp_path, capsys):
     ]
     fitting = "budget={train: {kind: fixed, turns: 3}, eval: [3]}"
     assert load(tmp_path / "r.yaml", [fitting]).env.name == "vault"
+    fitting = "budget: {train: {kind: fixed, turns: 3}, eval: [3]}"
+    (tmp_path / "fits.yaml").write_text("\n".join(fitting if "budget:" in row else row for row in RECIPE.splitlines()))
+    assert find(str(tmp_path / "fits.yaml"), "last", turns=3).kind == "recipe"
+    assert told(lambda: find(str(tmp_path / "fits.yaml"), "last", turns=4)) == f"--budget: {cut}"
 
 
 def test_an_expert_of_its_own(install):

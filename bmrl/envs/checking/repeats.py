@@ -11,7 +11,7 @@ from bmrl.envs.checking.world import Answers, World, after, build, short
 from bmrl.envs.replay import Fault, play, reset, step
 from bmrl.errors import BmrlError
 
-PLAYS = 3  # random plays that look for a step cap
+PLAYS = 8  # random plays that look for a step cap
 WORKER_S = 60.0  # longest answer of a worker, making the environment included
 
 
@@ -108,20 +108,22 @@ def _cap(world: World, turns: int) -> int | None:
         idle = lost_after(task, [""] * turns)
         if idle is not None and idle == lost_after(task, [*begun, *[""] * turns][:turns]):
             return idle
-        lengths = {_random_loss(world, task, turns, seed) for seed in range(PLAYS)}
+        lengths = {_random_loss(world, task, turns, seed, begun if seed % 2 else ()) for seed in range(PLAYS)}
         if len(lengths) == 1 and None not in lengths:
             return lengths.pop()
     return None
 
 
-def _random_loss(world: World, task: Task, turns: int, seed: int) -> int | None:
-    """Turns until a play of random admissible commands is lost; None: it is not."""
+def _random_loss(world: World, task: Task, turns: int, seed: int, begun: Sequence[str]) -> int | None:
+    """Turns until a play of random admissible commands, after some that are given, is lost; None: it is not."""
     env, rng = world.build(), Random(f"limits/{seed}")
     answer = reset(env, task)
     for turn in range(1, turns + 1):
         if isinstance(answer, Fault) or not answer.admissible:
             return None
-        answer = step(env, rng.choice(answer.admissible))
+        # A play that wins says nothing: the command that would is left out.
+        choice = [command for command in answer.admissible if command not in task.plan[-1:]] or answer.admissible
+        answer = step(env, begun[turn - 1] if turn <= len(begun) else rng.choice(choice))
         if isinstance(answer, Step) and answer.terminated:
             return None if answer.won else turn
     return None
