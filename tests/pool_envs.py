@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrl.envs.base import Step, Task
+from docs.examples.vault import Vault
 
 # What an environment may get wrong in a Step, by field.
 GARBAGE: dict[str, Any] = {
@@ -110,6 +111,13 @@ class Trap(Echo):
         if turn == self._turn:
             self._deeds[deed]()
         return Step(f"You are at place {self._turn}.", 0.0, self._turn == 3, self._turn == 3, None)
+
+
+class Unordered(Vault):
+    """Lists things in the order of a set, which is another in each process."""
+
+    def reset(self, task: Task) -> str:
+        return f"{' '.join({f'thing{n}' for n in range(20)})} {super().reset(task)}"
 
 
 def make(name: str, *, label: str = "echo") -> Echo:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from pool_envs import Unordered
 
 from bmrl.cli import main
 from bmrl.envs import ENVIRONMENTS, Task, check_env
@@ -252,13 +253,6 @@ class Unstable(Vault):
 class OneHash(Vault):
     def split_hash(self, split):
         return "the same"
-
-
-class Unordered(Vault):
-    """Lists things in the order of a set, which is another in each process."""
-
-    def reset(self, task):
-        return f"{' '.join({f'thing{n}' for n in range(20)})} {super().reset(task)}"
 
 
 def here(world):
