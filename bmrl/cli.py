@@ -165,7 +165,9 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     from bmrl import target as targets
     from bmrl.evaluate import table
 
-    found = targets.find(target, options.pop("checkpoint"), options["split"])
+    found = targets.find(
+        target, options.pop("checkpoint"), options["split"], turns=max(options["budgets"], default=None)
+    )
     if found.kind == "baseline":
         from bmrl import baselines
 

@@ -10,6 +10,7 @@ import click
 
 from bmrl.clicks import Command, Group
 from bmrl.envs.base import Env, Task
+from bmrl.envs.replay import plan_fault as replay
 from bmrl.errors import BmrlError, UsageError
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
@@ -156,18 +157,57 @@ def verify(source: str, names: tuple[str, ...]) -> None:
         raise BmrlError("\n".join([*odd[:20], *([f"and {len(odd) - 20} more"] if odd[20:] else [])]))
 
 
-def replay(env: Env, task: Task) -> str | None:
-    """What is wrong with a task's plan, or None."""
-    if not task.plan:
-        return "it has no plan"
-    env.reset(task)
-    for turn, command in enumerate(task.plan, start=1):
-        step = env.step(command)
-        if step.won and turn == len(task.plan):
-            return None
-        if step.terminated:
-            return f"it is {'won' if step.won else 'lost'} at turn {turn} of {len(task.plan)}"
-    return "its plan does not win"
+def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for (name, equals, rest), value in zip(pairs, values, strict=True):
+        if not (name and equals and rest):
+            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE")
+    return {name: rest for name, _, rest in pairs}
+
+
+@games.command(cls=Command, epilog="Example: bmrl games check alfworld --arg admissible=true")
+@click.argument("name")
+@click.option("--arg", "args", multiple=True, metavar="K=V", callback=_arguments, help="An argument. Repeatable.")
+@SPLIT
+@click.option(
+    "--turns",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=100,
+    show_default=True,
+    help="Largest budget; a limit of its own below that must be stated.",
+)
+@JSON
+def check(name: str, args: dict[str, str], names: tuple[str, ...], turns: int, as_json: bool) -> None:
+    """Check that an environment, bmrl's own or an installed one, keeps the protocol.
+
+    It is played: what it answers, whether it answers the same again, and what it disturbs. Every
+    failed check is a line; docs/environments.md says what each asks for.
+    """
+    from bmrl.envs import environment, parameters
+    from bmrl.envs.checking import check as checked
+
+    known = parameters(environment(name))
+    given = {arg: _value(value, known.get(arg)) for arg, value in args.items()}
+    found = checked(name, given, splits=names, turns=turns)
+    problems = [f"{test}: {line}" for test, lines in found.items() for line in lines]
+    passed = [test for test, lines in found.items() if not lines]
+    if as_json:
+        click.echo(json.dumps({"name": name, "passed": passed, "problems": problems}))
+    else:
+        click.echo(f"{name}: {len(passed)} of {len(found)} checks passed: {', '.join(passed) or 'none'}")
+    if problems:
+        raise BmrlError("\n".join(problems))
+
+
+def _value(text: str, parameter: Any) -> Any:
+    """A value of the command line, as the argument's type, or as what it looks like."""
+    if parameter is not None and parameter.annotation is str:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 @games.command(cls=Command, epilog="Example: bmrl games play --split valid_seen --task 3 --budget 10")

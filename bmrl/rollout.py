@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from bmrl.chat import Chat
 from bmrl.envs.pool import Failed, Pool, Reply
 from bmrl.seeds import stream
 from bmrl.types import Completion, EndReason, Episode, Play, Turn
+
+T = TypeVar("T")
 
 
 class Sampler(Protocol):
@@ -55,7 +57,7 @@ class _Live:
 
 @dataclass(slots=True)
 class Waited:
-    """Seconds the rollout spent waiting for environments."""
+    """Seconds the rollout spent on environments: waiting for workers, or playing them itself without workers."""
 
     env_s: float = 0.0
 
@@ -115,11 +117,11 @@ def rollout(
         episodes[state.index] = episode
         on_episode(episode)
 
-    def collect(rows: Sequence[int]) -> list[Reply | Failed]:
+    def timed(call: Callable[..., T], *args: object) -> T:
         began = time.perf_counter()
-        answers = pool.collect(rows)
+        result = call(*args)
         clock.env_s += time.perf_counter() - began
-        return answers
+        return result
 
     while queue or live:
         poll()
@@ -129,8 +131,8 @@ def rollout(
             play = plays[index]
             draws = stream(play.seed, purpose, play.step, play.group, play.episode)
             live[row] = _Live(index, play, draws, "", None)
-            pool.reset(row, play.task)
-        for answer in collect(new):
+            timed(pool.reset, row, play.task)
+        for answer in timed(pool.collect, new):
             if isinstance(answer, Failed):
                 end(answer.slot, answer.end_reason, answer.error)
             else:
@@ -152,8 +154,8 @@ def rollout(
         uniforms = {row: live[row].draws.random(turn_tokens) for row in added}
         for row, completion in sampler.generate(added, uniforms, temperature=temperature, stop_ids=chat.stop_ids):
             turn = _act(live[row], shown[row], tuple(added[row]), completion, chat)
-            pool.step(row, turn.action)
-        for answer in collect(sorted(added)):
+            timed(pool.step, row, turn.action)
+        for answer in timed(pool.collect, sorted(added)):
             if isinstance(answer, Failed):
                 end(answer.slot, answer.end_reason, answer.error)
                 continue

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
 from bmrl.check import refuse_missing
+from bmrl.envs import beyond_own_limit
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, unknown_splits
@@ -34,7 +35,7 @@ class Target:
     step: int | None = None
 
 
-def find(target: str | None, checkpoint: str, split: str | None = None) -> Target:
+def find(target: str | None, checkpoint: str, split: str | None = None, turns: int | None = None) -> Target:
     """What a name means.
 
     Args:
@@ -42,9 +43,10 @@ def find(target: str | None, checkpoint: str, split: str | None = None) -> Targe
             newest run in ``runs/``, or ``pocket`` without one.
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
+        turns: the largest budget that is to be played, if not the recipe's.
 
     Raises:
-        UsageError: no such target, checkpoint or split.
+        UsageError: no such target, checkpoint or split, or a budget that the environment itself cuts short.
         BmrlError: files of the target are damaged.
     """
     if target is None:
@@ -55,6 +57,10 @@ def find(target: str | None, checkpoint: str, split: str | None = None) -> Targe
         env = found.recipe.env
         for _, problem in unknown_splits(env.name, env.args, {"eval_split": split}):
             raise UsageError(f"--split: {problem}")
+    if turns is not None:
+        env = found.recipe.env
+        if (cut := beyond_own_limit(env.name, env.args, turns)) is not None:
+            raise UsageError(f"--budget: {cut}")
     return found
 
 

@@ -92,8 +92,16 @@ def train_step(
     began = time.perf_counter()
     sampler = LiveSampler(player.policy, rows=player.rows)
     waited = Waited()
+    plays = [play for group in plan for play in group]
+    failed: list[Episode] = []
+
+    def ended(episode: Episode) -> None:
+        on_episode(episode)
+        failed.extend([episode] if episode.end_reason in ERRORS else [])
+        _refuse_errors(failed, len(plays), max_error_share)  # at once: each of them may have cost its time-out twice
+
     episodes = rollout(
-        [play for group in plan for play in group],
+        plays,
         sampler=sampler,
         chat=player.chat,
         pool=player.pool,
@@ -102,11 +110,10 @@ def train_step(
         temperature=update.temperature,
         announce=player.announce,
         waited=waited,
-        on_episode=on_episode,
+        on_episode=ended,
         poll=poll,
     )
     rolled = time.perf_counter()
-    _refuse_errors(episodes, max_error_share)
 
     size = len(plan[0])
     groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
@@ -206,10 +213,9 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     return metrics
 
 
-def _refuse_errors(episodes: Sequence[Episode], limit: float) -> None:
-    failed = [e for e in episodes if e.end_reason in ERRORS]
-    if len(failed) > limit * len(episodes):
+def _refuse_errors(failed: Sequence[Episode], episodes: int, limit: float) -> None:
+    if len(failed) > limit * episodes:
         raise BmrlError(
-            f"{len(failed)} of {len(episodes)} episodes ended in an environment error, above env.max_error_share "
+            f"{len(failed)} of {episodes} episodes ended in an environment error, above env.max_error_share "
             f"{limit:g}; the first: {failed[0].task_id}: {failed[0].error}"
         )

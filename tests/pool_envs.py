@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrl.envs.base import Step, Task
+from docs.examples.vault import Vault
 
 # What an environment may get wrong in a Step, by field.
 GARBAGE: dict[str, Any] = {
@@ -47,6 +49,7 @@ class Echo:
             "spin": lambda: re.match("(a+)+$", "a" * 64 + "b"),
             "exit": lambda: os._exit(3),
             "leave": lambda: sys.exit("the game is over"),
+            "spawn": lambda: subprocess.Popen(["sleep", "3600"]),
             "chatter": lambda: (os.write(1, b"out\n"), os.write(2, b"err\n"), sys.stdin.read()),
             "raise": Path("/no such folder/of mine/game.json").read_text,
         }
@@ -88,7 +91,38 @@ class Echo:
         return replace(step, **{FIELD.get(kind, kind): value})
 
 
+class Trap(Echo):
+    """Won by three actions, whatever they are; a task's data says when it misbehaves, and how: (turn, deed)."""
+
+    def reset(self, task: Task) -> str:
+        self._task, self._turn = task, -1
+        self.admissible = None
+        answer = self._next()
+        return answer.observation if isinstance(answer, Step) else answer
+
+    def step(self, action: str) -> Step:
+        return self._next()
+
+    def _next(self) -> Any:
+        self._turn += 1
+        turn, deed = self._task.data or (None, "")
+        if turn == self._turn and deed == "garbage":
+            return b"garbage"
+        if turn == self._turn:
+            self._deeds[deed]()
+        return Step(f"You are at place {self._turn}.", 0.0, self._turn == 3, self._turn == 3, None)
+
+
+class Unordered(Vault):
+    """Lists things in the order of a set, which is another in each process."""
+
+    def reset(self, task: Task) -> str:
+        return f"{' '.join({f'thing{n}' for n in range(20)})} {super().reset(task)}"
+
+
 def make(name: str, *, label: str = "echo") -> Echo:
+    if name == "trap":
+        return Trap(label)
     if name != "echo":
         raise ValueError(f"no environment {name}")
     return Echo(label)

@@ -249,6 +249,39 @@ def running(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.parametrize("end", ["hang", "exit", "go"])
+def test_what_an_environment_started_ends_with_its_worker(end: str) -> None:
+    with pool(workers=1, timeout_s=0.5) as p:
+        ask(p, {0: TASK})
+        ask(p, {0: "spawn"})
+        (worker,) = workers()
+        (sleeper,) = worker.children()
+        ask(p, {0: end})
+    psutil.wait_procs([sleeper], timeout=5)
+    assert not running(sleeper)
+
+
+@pytest.mark.slow
+def test_memory_of_the_fast_engine_stays_flat_over_2000_episodes() -> None:
+    with Pool("alfworld", {"source": "embedded"}, workers=1, timeout_s=60, slots=4) as p:
+        tasks = p.tasks("train")
+
+        def play(numbers: range) -> list[int]:
+            for number in numbers:
+                played = {slot: tasks[(4 * number + slot) % len(tasks)] for slot in range(4)}
+                ask(p, dict(played))
+                for turn in range(30):
+                    left = {slot: task.plan[turn] for slot, task in played.items() if turn < len(task.plan)}
+                    answers = ask(p, left) if left else []
+                    for answer in answers:
+                        assert isinstance(answer, Reply)
+            return [process.memory_info().rss for process in (psutil.Process(), *workers())]
+
+        early, late = play(range(50)), play(range(50, 500))
+    # 200 and 2,000 episodes. A leak of one game each, about 50 kB, would be 90 MB.
+    assert all(b - a < 4e6 for a, b in zip(early, late, strict=True)), (early, late)
+
+
 def test_memory_stays_flat_over_2000_episodes() -> None:
     with pool(workers=1, slots=4) as p:
 

@@ -64,10 +64,17 @@ class Shown:
 
 
 class Env(Protocol):
-    """The protocol every environment follows.
+    """The protocol every environment follows. ``docs/environments.md`` shows a whole one.
 
     ``step`` must answer any text, the empty one included: a rollout sends "" when the agent's text held no
     action. ``admissible`` is the same as that of the last ``Step``, and is set by ``reset`` as well.
+
+    What a class may have beside it:
+        instructions: text, what it tells an agent that has never seen it: its commands, say.
+        splits(): names of its splits, so that a wrong one is told before anything runs.
+        max_turns: turns after which it ends an episode by itself; larger budgets are refused. None: never.
+        reward_range: lowest and highest reward of a step; (0, 1) where it is not said.
+        explorer(opening, rng), demonstrations(...): see the functions of that name in ``bmrl.envs``.
     """
 
     admissible: tuple[str, ...] | None
@@ -86,4 +93,6 @@ class Env(Protocol):
         """Fewest turns to the goal from here with full knowledge; None where unknown or unreachable."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives back what it holds; may come twice, and without a reset before it."""
+        ...

@@ -3,7 +3,9 @@ catches what environments do wrong.
 """
 
 import contextlib
+import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -217,6 +219,7 @@ class _Worker:
 
     def _play(self, slot: int, request: Task | str) -> Reply | Failed:
         if self._process is None or self._process.poll() is not None:
+            self._kill()
             self._start()
         if not isinstance(request, str):
             self._episodes[slot] = []
@@ -291,11 +294,12 @@ class _Worker:
             raise BmrlError(f"env.workers: a worker process did not start: {problem}; {hint}")
 
     def _kill(self) -> int | None:
-        """Ends the process; its exit code, None where even the kernel cannot end it now."""
+        """Ends the process and all that its environments started; its exit code, None where it cannot be ended now."""
         process, self._process = self._process, None
         if process is None:
             return None
-        process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # nobody is left of its session
+            os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(CLOSE_GRACE_S)
         return process.returncode

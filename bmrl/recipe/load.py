@@ -1,17 +1,16 @@
 """A recipe file and its overrides -> a valid recipe, or every mistake at once."""
 
-import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from bmrl.envs import ENVIRONMENTS, make
+from bmrl.budgets import largest
+from bmrl.envs import beyond_own_limit, environment, make, missing, names, parameters, takes_any
 from bmrl.envs.alfworld.splits import SPLITS
-from bmrl.errors import RecipeError, UsageError
+from bmrl.errors import BmrlError, RecipeError, UsageError
 from bmrl.recipe import messages
 from bmrl.recipe.reader import apply, read_file, shown
 from bmrl.recipe.rules import Key, Problem
@@ -48,6 +47,7 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Recipe:
             problems += _contradictions(source.data, [key for key, _ in problems])
         wrong = {key for key, _ in problems}
         problems += [problem for problem in _environment(source.data) if problem[0] not in wrong]
+        problems += _own_limit(recipe) if recipe is not None and not problems else []
         for key, text in problems:
             source.add(source.place(key), key, text)
         if recipe is not None and not source.problems:
@@ -109,10 +109,13 @@ def _environment(data: Any) -> list[Problem]:
     args = args if isinstance(args, dict) else {}
     if not isinstance(name, str):
         return []
-    if name not in ENVIRONMENTS:
-        known = sorted(ENVIRONMENTS)
+    if name not in (known := names()):
         problem = f"unknown environment {shown(name, 40)}; {messages.choose(name, known)}"
         return [(("env", "name"), problem)]
+    try:
+        environment(name)
+    except UsageError as error:
+        return [(("env", "name"), str(error))]
     problems = list(_arguments(name, args))
     if not problems:
         try:
@@ -124,17 +127,37 @@ def _environment(data: Any) -> list[Problem]:
 
 
 def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
-    module, _, attribute = ENVIRONMENTS[name].partition(":")
-    parameters = inspect.signature(getattr(import_module(module), attribute)).parameters
+    known = parameters(environment(name))
+    for arg in missing(known, args):
+        yield ("env", "args"), f"{name} needs the argument {arg}; add it"
     for arg, value in args.items():
         key: Key = ("env", "args", arg)
-        if arg not in parameters:
-            yield key, f"{name} has no such argument; {messages.choose(arg, list(parameters))}"
+        if arg not in known:
+            if not takes_any(known):
+                yield key, f"{name} has no such argument; {messages.choose(arg, list(known))}"
             continue
-        expected = messages.PLAIN_TYPES.get(parameters[arg].annotation)
-        if expected and type(value) is not parameters[arg].annotation:
-            default = messages.got(parameters[arg].default)
-            yield key, f"expected {expected}, got {messages.got(value)}; the default is {default}"
+        parameter = known[arg]
+        expected = messages.PLAIN_TYPES.get(parameter.annotation)
+        whole = parameter.annotation is float and type(value) is int  # 1 is a number, too
+        if expected and type(value) is not parameter.annotation and not whole:
+            fix = (
+                f"; the default is {messages.got(parameter.default)}"
+                if parameter.default is not parameter.empty
+                else ""
+            )
+            yield key, f"expected {expected}, got {messages.got(value)}{fix}"
+
+
+def _own_limit(recipe: Recipe) -> list[Problem]:
+    """Budgets that the environment would cut short by itself."""
+    asked = [(("budget", "eval"), max(recipe.budget.eval))]
+    if recipe.train is not None:
+        asked.insert(0, (("budget", "train"), largest(recipe.budget.train)))
+    try:
+        told = [(key, beyond_own_limit(recipe.env.name, recipe.env.args, turns)) for key, turns in asked]
+    except BmrlError:
+        return []  # what it lacks is told elsewhere
+    return [(key, problem) for key, problem in told if problem is not None]
 
 
 def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any]) -> Iterator[Problem]:
@@ -148,5 +171,9 @@ def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any
     for key in ("train_split", "eval_split"):
         split = section.get(key)
         if known and isinstance(split, str) and split not in known:
-            where = "the embedded games" if tuple(known) == SPLITS else "the games' folder"
-            yield ("env", key), f"{where} have no split {shown(split, 40)}; {messages.choose(split, known)}"
+            where = "the games' folder has"
+            if tuple(known) == SPLITS:
+                where = "the embedded games have"
+            elif name != "alfworld":
+                where = f"{name} has"
+            yield ("env", key), f"{where} no split {shown(split, 40)}; {messages.choose(split, known)}"

@@ -65,7 +65,7 @@ class Expert:
     def __init__(self, opening: str, rng: Random, *, tidy: bool = False) -> None:
         self.goal = read_goal(opening)
         self.searching = False
-        self._memory = Memory(_without_commands(opening))
+        self._memory = Memory(without_commands(opening))
         receptacles = self._memory.receptacles
         self._numbers = Counter(thing_class(r) for r in receptacles)
         jitter = 0.0 if tidy else _JITTER
@@ -86,7 +86,7 @@ class Expert:
 
     def observe(self, action: str, observation: str) -> None:
         """Take note of the answer to an action, its own or a forced one."""
-        self._memory.note(action.strip(), _without_commands(observation))
+        self._memory.note(action.strip(), without_commands(observation))
 
     def act(self) -> str:
         """The next command; `searching` then says whether it only looks for something."""
@@ -230,5 +230,6 @@ class Expert:
         return f"open {receptacle}" if self._memory.closed(receptacle) else None
 
 
-def _without_commands(text: str) -> str:
+def without_commands(text: str) -> str:
+    """What the engine said, without the list of commands that may follow it."""
     return text.partition("\nCommands: ")[0]

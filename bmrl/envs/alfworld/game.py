@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.tables import class_of, tables
@@ -113,6 +114,7 @@ def layout(
     return here, travel
 
 
+@lru_cache(maxsize=64)  # a group plays one game many times; a game takes some 100 kB
 def game_from_record(record: Record) -> Game:
     """The engine's form of a generated game."""
     table = tables()

@@ -59,9 +59,23 @@ class Memory:
         self._together: dict[str, set[str]] = {}
         self._openable = {name.lower() for name in tables().openable}
 
+    def fork(self) -> "Memory":
+        """An independent copy: to compare what is known before and after an answer."""
+        other = Memory.__new__(Memory)
+        other.receptacles, other.held, other._openable = self.receptacles, self.held, self._openable
+        other.contents = {receptacle: set(inside) for receptacle, inside in self.contents.items()}
+        for name in ("at", "open", "done", "lit", "refused"):
+            setattr(other, name, set(getattr(self, name)))
+        other._together = dict(self._together)  # its sets are replaced, never changed
+        return other
+
     def closed(self, receptacle: str) -> bool:
         """Whether it has to be opened, as far as is known."""
         return thing_class(receptacle) in self._openable and receptacle not in self.open
+
+    def beside(self, receptacle: str) -> frozenset[str]:
+        """Receptacles known to be at the same place, itself among them."""
+        return frozenset({receptacle, *self._together.get(receptacle, ())})
 
     def where(self, thing: str) -> str | None:
         """The receptacle that the object was last seen in."""
