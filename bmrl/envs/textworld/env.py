@@ -42,12 +42,17 @@ class _World:
             )
         if asked.games < 1 or asked.seed < 0:
             raise UsageError(f"textworld_{world}: games must be at least 1, and seed at least 0")
-        self._world = world
+        self.world = world
         self._asked = asked if source == "generated" else None
         self._show = admissible
         self._game: Game | None = None
         self._view = View()
         self.admissible: tuple[str, ...] | None = None
+
+    @property
+    def settings(self) -> dict[str, Any] | None:
+        """Of the generated games; None where they are embedded."""
+        return None if self._asked is None else dict(self._asked.settings)
 
     def splits(self) -> list[str]:
         """Names of the splits that there are."""
@@ -63,19 +68,21 @@ class _World:
         self._check(split)
         textworld()  # told here in one line, and not by every episode
         if self._asked is not None:
-            return [task_of(record) for record in splits.generated(self._world, split, self._asked)]
-        return [task_of(record) for record in splits.embedded(self._world, split)]
+            return [task_of(record) for record in splits.generated(self.world, split, self._asked)]
+        return [task_of(record) for record in splits.embedded(self.world, split)]
 
     def split_hash(self, split: str) -> str:
         """SHA-256 of the split's games and their order."""
         self._check(split)
         if self._asked is not None:
-            return splits.content_hash(splits.generated(self._world, split, self._asked))
-        return splits.embedded_hash(self._world, split)
+            return splits.content_hash(splits.generated(self.world, split, self._asked))
+        return splits.embedded_hash(self.world, split)
 
     def _check(self, split: str) -> None:
         if split not in splits.SPLITS:
-            raise UsageError(f"unknown split {split!r} of textworld_{self._world}; there are: {', '.join(splits.SPLITS)}")
+            raise UsageError(
+                f"unknown split {split!r} of textworld_{self.world}; there are: {', '.join(splits.SPLITS)}"
+            )
 
     def reset(self, task: Task) -> str:
         """Start the task's game; returns the opening text."""
@@ -232,3 +239,6 @@ class TreasureEnv(_World):
         asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
         plain = asked == _asked(100, 0, length=3, rooms=6, mode="medium")
         super().__init__("treasure", source, admissible, asked, plain)
+
+
+WORLDS = {"cooking": CookingEnv, "coin": CoinEnv, "treasure": TreasureEnv}

@@ -40,8 +40,9 @@ class Game:
         action = self.commands.get(command)
         if action is None:
             return False
-        self._state.apply(action)
-        self._settle()
+        if action.added or action.removed:  # to look around changes nothing
+            self._state.apply(action)
+            self._settle()
         return True
 
     def facts(self) -> list[Fact]:
