@@ -34,6 +34,13 @@ EXPLORERS = {
     "textworld_treasure": "bmrl.envs.textworld.expert:Expert",
 }
 
+# name -> package that it is played with, and that the extra of its name installs.
+PACKAGES = {
+    "textworld_coin": "textworld",
+    "textworld_cooking": "textworld",
+    "textworld_treasure": "textworld",
+}
+
 
 def make(name: str, **args: Any) -> Env:
     """Make an environment.

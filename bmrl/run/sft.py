@@ -73,7 +73,9 @@ def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]]) -> Policy:
         return starting_policy(recipe)
     texts = (text for turns in shown for turn in turns for text in (turn.observation, f" {turn.action}", turn.action))
     announced = ("\nTurns left: 1.\nTurn left: 1.\nYou have 1 turns.\nYou have 1 turn.",) * 1000
-    tokenizer = build_tokenizer((*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens)
+    tokenizer = build_tokenizer(
+        (*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens, world=recipe.env.name
+    )
     return new_model(
         tokenizer,
         layers=new.layers,
