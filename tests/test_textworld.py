@@ -2,10 +2,14 @@
 
 from dataclasses import replace
 from importlib.util import find_spec
+from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
+from transformers import AutoTokenizer
 
+from bmrl import target
 from bmrl.check import missing
 from bmrl.envs import make
 from bmrl.envs.textworld import splits
@@ -16,7 +20,9 @@ from bmrl.envs.textworld.record import record_from_json
 from bmrl.envs.textworld.view import HELD, Goal, View
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
+from bmrl.pocket import build_tokenizer
 from bmrl.recipe import load
+from bmrl.run.compose import make_player
 
 WORLDS = splits.WORLDS
 
@@ -55,7 +61,11 @@ def recipe_of(record):
     for predicate, *ids in record.facts:
         if predicate == "base":
             cooked = next((how for how in ("fried", "roasted", "grilled") if (how, ids[1]) in facts), "raw")
-            yield names[ids[0]], cooked, next((h for h in ("chopped", "sliced", "diced") if (h, ids[1]) in facts), "uncut")
+            yield (
+                names[ids[0]],
+                cooked,
+                next((h for h in ("chopped", "sliced", "diced") if (h, ids[1]) in facts), "uncut"),
+            )
 
 
 def two_rooms(**changes) -> View:
@@ -187,6 +197,38 @@ def test_settings_that_make_no_sense_are_one_line() -> None:
             make(name, **args)
     with pytest.raises(UsageError, match="unknown split 'test'"):
         make("textworld_coin").tasks("test")
+
+
+def test_another_world_for_a_target_that_has_its_own() -> None:
+    for name in ("expert", "pocket"):
+        env = target.find(name, "last", "valid_unseen", "textworld_coin").recipe.env
+        assert (env.name, env.args) == ("textworld_coin", {"source": "embedded"})
+    assert target.find("expert", "last", None, "alfworld").recipe.env == target.find("expert", "last").recipe.env
+    with pytest.raises(UsageError, match="--env: unknown environment 'coin'; known: alfworld, textworld_coin"):
+        target.find("expert", "last", None, "coin")
+    with pytest.raises(UsageError, match="--split: the embedded games have no split test"):
+        target.find("oracle", "last", "test", "textworld_coin")
+
+
+@pytest.mark.parametrize(("model", "world", "told"), [
+    ("pocket", "", "pocket was trained for alfworld, not for textworld_coin"),
+    ("x/y", "textworld_cooking", "x/y was trained for textworld_cooking, not for textworld_coin"),
+    ("pocket", "textworld_coin", None),
+    ("x/y", "", None),  # nobody knows
+])  # fmt: skip
+def test_a_model_of_another_world_is_told_in_one_line(
+    model: str, world: str, told: str | None, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = build_tokenizer(["go north"], words=9, context_tokens=64, world=world)
+    words.save_pretrained(tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)  # it stays with the files of the model
+    recipe = load(recipes_path("quickstart.yaml"), [f"model.name={model}", "env.name=textworld_coin", "env.args={}"])
+    make_player(recipe, SimpleNamespace(tokenizer=tokenizer), None, rows=1)  # type: ignore[arg-type]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert len(lines) == (told is not None)
+    assert told is None or told in lines[0]
 
 
 @pytest.mark.skipif(find_spec("textworld") is not None, reason="textworld is installed")

@@ -3,6 +3,8 @@
 import random
 import subprocess
 import sys
+from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -20,8 +22,9 @@ from bmrl.envs.textworld.plan import plan
 from bmrl.errors import UsageError
 from bmrl.games import replay
 
-pytestmark = pytest.mark.slow
-pytest.importorskip("textworld", reason="needs the package textworld: pip install 'bmrl[textworld]'")
+# Looked for, not imported: that would take seconds of every quick run that only collects this file.
+ABSENT = pytest.mark.skipif(find_spec("textworld") is None, reason="needs textworld: pip install 'bmrl[textworld]'")
+pytestmark = [pytest.mark.slow, ABSENT]
 
 # Harder than the embedded ones: several ingredients, some of them carried; doors; keys.
 HARD = {
@@ -171,7 +174,9 @@ def test_the_wrong_thing_loses_a_treasure_hunt():
 
 def test_a_meal_needs_all_its_ingredients():
     """TextWorld's rules alone would prepare one from the first of them; its compiled games do not."""
-    record = next(generator.games("cooking", "meal", 1, settings={**HARD["cooking"], "recipe": 2, "take": 2, "rooms": 1}))
+    record = next(
+        generator.games("cooking", "meal", 1, settings={**HARD["cooking"], "recipe": 2, "take": 2, "rooms": 1})
+    )
     game = Game(record)
     for command in record.plan[:-2]:
         assert "prepare meal" not in game.commands
@@ -220,7 +225,7 @@ def test_demonstrations_are_won_show_refusals_and_depend_on_the_seed():
     assert len(made[0]) == 9 and all(len(turns) <= 30 for turns in made[0])
     turns = [turn for shown in made[0] for turn in shown]
     assert {turn.weight for turn in turns} == {0.0, 0.3, 1.0}
-    answers = [(a.weight, b.observation) for shown in made[0] for a, b in zip(shown, shown[1:], strict=False)]
+    answers = [(a.weight, b.observation) for shown in made[0] for a, b in pairwise(shown)]
     assert any(answer == text.REFUSED for _, answer in answers)
     assert all(weight == 0 for weight, answer in answers if answer == text.REFUSED)
 

@@ -17,6 +17,10 @@ TOOLS = {"fried": "stove", "roasted": "oven", "grilled": "BBQ"}
 VERBS = {"chopped": "chop", "sliced": "slice", "diced": "dice"}
 KNIFE = "knife"
 
+# On a walk: the room, bits of the errands that were run, doors that were opened.
+State = tuple[str, int, frozenset[str]]
+Came = dict[State, tuple[list[str], State | None]]  # by which commands, and from where
+
 
 class Missing(Exception):
     """Something is needed and nobody knows where it is."""
@@ -135,10 +139,9 @@ def walk(view: View, todo: Errands) -> list[str]:
     """
     locks = {door: _unlocking(view, todo, door) for door in view.locked}
     order = count()  # of two ways of one length the one found first, whatever the texts
-    start = (view.here, 0, frozenset[str]())
-    came: dict[tuple[str, int, frozenset[str]], tuple[list[str], tuple[str, int, frozenset[str]] | None]]
-    came = {start: ([], None)}
-    best, heap, done = {start: 0}, [(0, next(order), start)], set()
+    start: State = (view.here, 0, frozenset())
+    came: Came = {start: ([], None)}
+    best, heap, done = {start: 0}, [(0, next(order), start)], set[State]()
     while heap:
         cost, _, state = heapq.heappop(heap)
         if state in done:
@@ -154,10 +157,10 @@ def walk(view: View, todo: Errands) -> list[str]:
     raise Missing("a way")
 
 
-def _path(came: dict, state: tuple) -> list[str]:  # type: ignore[type-arg]
-    commands: list[str] = []
-    while came[state][1] is not None:
-        step, state = came[state]
+def _path(came: Came, state: State) -> list[str]:
+    commands, before = came[state]
+    while before is not None:
+        step, before = came[before]
         commands = [*step, *commands]
     return commands
 
@@ -180,7 +183,7 @@ def _steps(
     room: str,
     done: int,
     opened: frozenset[str],
-) -> Iterator[tuple[list[str], tuple[str, int, frozenset[str]]]]:
+) -> Iterator[tuple[list[str], State]]:
     """What may come next: commands, and where they lead."""
     free = []
     for index, command in enumerate(todo.commands):
