@@ -9,7 +9,7 @@ from bmrl.envs.textworld.game import Game
 from bmrl.envs.textworld.package import textworld
 from bmrl.envs.textworld.plan import plan
 from bmrl.envs.textworld.record import Record
-from bmrl.envs.textworld.view import View, goal_of, view_of
+from bmrl.envs.textworld.view import Goal, View, goal_of, view_of
 from bmrl.errors import UsageError
 
 SOURCES = ("embedded", "generated")
@@ -46,7 +46,7 @@ class _World:
         self._asked = asked if source == "generated" else None
         self._show = admissible
         self._game: Game | None = None
-        self._view = View()
+        self._view, self._goal = View(), Goal()
         self.admissible: tuple[str, ...] | None = None
 
     @property

@@ -76,6 +76,9 @@ def make(world: str, settings: Settings, seed: int) -> Record | None:
     # How the generators say that chance has led them into a corner.
     except (AssertionError, AttributeError, ValueError, QuestGenerationError):
         return None
+    names = [info.name for info in game.infos.values() if info.name]
+    if len(names) > len(set(names)):
+        return None  # texts could not tell them apart
     kind = kind_of(world, settings)
     return Record(
         task_id=f"{world}-{kind}-{seed:08x}",

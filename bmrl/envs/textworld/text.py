@@ -66,7 +66,11 @@ def _exits(view: View) -> str:
 def _door(view: View, door: str | None) -> str:
     if door is None:
         return ""
-    return f" ({'locked' if door in view.locked else 'closed' if door in view.closed else 'open'} {door})"
+    return f" ({_door_state(view, door)} {door})"
+
+
+def _door_state(view: View, door: str) -> str:
+    return "locked" if door in view.locked else "closed" if door in view.closed else "open"
 
 
 def answer(game: Game, command: str, before: View, after: View, goal: Goal) -> str:
@@ -99,7 +103,7 @@ def _examine(game: Game, view: View, thing: str, goal: Goal) -> str:
     if kind in ("c", "oven", "toaster") or kind in _SUPPORTERS:
         return _thing(view, thing, kind)
     if kind == "d":
-        return f"The{_door(view, thing).replace('(', '').replace(')', '')}."
+        return f"The {thing} is {_door_state(view, thing)}."
     return f"You look at the {thing}{_states(view, thing)}."
 
 
