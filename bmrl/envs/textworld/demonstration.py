@@ -47,7 +47,6 @@ def demonstrations(
         poll: called before each game; may raise to stop.
     """
     env = WORLDS[world](**args)
-    # A game of a chain may be the only one there is: as many as are needed, not as many as could be.
     made = generator.games(world, "demonstration", count, seed=seed, settings=env.settings, avoid=splits.known(world))
     for index, record in enumerate(made):
         poll()
