@@ -212,8 +212,15 @@ def test_generated_games_are_made_once_and_are_none_of_the_embedded(tmp_path, mo
     assert {path.name: path.stat().st_mtime_ns for path in splits.cache_folder().iterdir()} == files
     other = make("textworld_coin", **{**args, "seed": 1})
     assert other.split_hash("train") != env.split_hash("train")
+
+
+def test_a_generator_that_finds_no_other_game_is_told_and_not_waited_for(monkeypatch):
+    only = next(generator.games("coin", "only", 1))
+    monkeypatch.setattr(generator, "make", lambda world, settings, seed: only)
+    found = generator.games("coin", "only", 2)
+    assert next(found) == only
     with pytest.raises(UsageError, match="finds no further game"):
-        make("textworld_coin", source="generated", games=5, length=1, rooms=1).tasks("train")
+        next(found)
 
 
 def test_demonstrations_are_won_show_refusals_and_depend_on_the_seed():
