@@ -4,6 +4,7 @@ the context.
 Nothing here imports torch, and nothing is downloaded.
 """
 
+import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrl import budgets
+from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
 from bmrl.recipe import Recipe, resolved
 
@@ -68,7 +70,7 @@ _ADMISSIBLE_CHAT = (230, 460)
 def fit(recipe: Recipe) -> Fit:
     """How the recipe's largest budget compares with its context; an estimate, see the sizes
     above."""
-    plain = recipe.model.name == "pocket" or recipe.model.new is not None
+    plain = recipe.model.name == "pocket" or recipe.model.new is not None or _writes_plain(recipe.model.name)
     typical, long = _PLAIN if plain else _CHAT
     listed = recipe.env.args.get("admissible") is True
     more_typical, more_long = (_ADMISSIBLE_PLAIN if plain else _ADMISSIBLE_CHAT) if listed else (0, 0)
@@ -106,11 +108,15 @@ def missing(recipe: Recipe) -> list[str]:
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
     if (model.quantization == "nf4" or recipe.optimizer.name == "adamw8bit") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
+    package = PACKAGES.get(recipe.env.name)
+    if package is not None and not find_spec(package):
+        lines.append(f"the package {package} is not installed: pip install 'bmrl[{package}]'")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
     if model.new is None and model.name != "pocket" and _looks_local(model.name):
         if not _exists(model.name):
-            lines.append(f"model.name: there is no {model.name} on this disk")
+            train = "; train it first" if model.name.startswith("runs/") else ""
+            lines.append(f"model.name: there is no {model.name} on this disk{train}")
         elif not _exists(f"{model.name}/config.json"):
             lines.append(f"model.name: {model.name} is no model folder: it has no config.json")
     if model.adapter is not None:
@@ -149,7 +155,17 @@ def on_disk(name: str) -> bool:
 
 
 def _looks_local(name: str) -> bool:
-    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or _exists(name)
+    # A hub id has one slash: runs/textworld_sft/model is none, whether it exists or not.
+    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1 or _exists(name)
+
+
+def _writes_plain(name: str) -> bool:
+    """Whether a model folder is one that bmrl made: no tags around its commands."""
+    try:
+        config = json.loads((Path(name).expanduser() / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError, RuntimeError):
+        return False
+    return isinstance(config, dict) and config.get("action_format") == "plain"
 
 
 def _exists(name: str) -> bool:

@@ -113,6 +113,7 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     help="Most turns of an episode. Repeatable; the budgets of the target's recipe by default.",
 )
 @click.option("--split", metavar="NAME", help="Split of tasks; valid_seen by default.")
+@click.option("--env", "world", metavar="NAME", help="Environment to play in; the target's own by default.")
 @click.option(
     "--seed",
     "seeds",
@@ -166,7 +167,11 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
     from bmrl.evaluate import table
 
     found = targets.find(
-        target, options.pop("checkpoint"), options["split"], turns=max(options["budgets"], default=None)
+        target,
+        options.pop("checkpoint"),
+        options["split"],
+        turns=max(options["budgets"], default=None),
+        world=options.pop("world"),
     )
     if found.kind == "baseline":
         from bmrl import baselines

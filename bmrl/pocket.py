@@ -19,13 +19,14 @@ TEMPLATE = (
 )
 
 
-def build_tokenizer(texts: Iterable[str], *, words: int, context_tokens: int) -> Any:
+def build_tokenizer(texts: Iterable[str], *, words: int, context_tokens: int, world: str = "") -> Any:
     """A tokenizer whose vocabulary is the most frequent words of ``texts`` and all 256 bytes.
 
     Args:
         texts: what the policy will read and write.
         words: most words in the vocabulary.
         context_tokens: longest transcript, tokens.
+        world: environment that the model is trained for; it stays in the tokenizer's configuration.
 
     Returns:
         A ``PreTrainedTokenizerFast``.
@@ -58,4 +59,5 @@ def build_tokenizer(texts: Iterable[str], *, words: int, context_tokens: int) ->
         clean_up_tokenization_spaces=False,
         model_max_length=context_tokens,
         action_format="plain",
+        **({"world": world} if world else {}),
     )

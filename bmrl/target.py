@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
 from bmrl.check import refuse_missing
-from bmrl.envs import beyond_own_limit
+from bmrl.envs import beyond_own_limit, names
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, unknown_splits
@@ -35,7 +35,14 @@ class Target:
     step: int | None = None
 
 
-def find(target: str | None, checkpoint: str, split: str | None = None, turns: int | None = None) -> Target:
+def find(
+    target: str | None,
+    checkpoint: str,
+    split: str | None = None,
+    *,
+    turns: int | None = None,
+    world: str | None = None,
+) -> Target:
     """What a name means.
 
     Args:
@@ -44,15 +51,22 @@ def find(target: str | None, checkpoint: str, split: str | None = None, turns: i
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
         turns: the largest budget that is to be played, if not the recipe's.
+        world: environment to play in, with its embedded games, in place of the target's own.
 
     Raises:
-        UsageError: no such target, checkpoint or split, or a budget that the environment itself cuts short.
+        UsageError: no such target, checkpoint, split or environment, or a budget that the environment itself cuts
+            short.
         BmrlError: files of the target are damaged.
     """
+    if world is not None and world not in names():
+        raise UsageError(f"--env: unknown environment {world!r}; known: {', '.join(names())}")
     if target is None:
         newest = run_folder.newest(Path("runs"))
         target = "pocket" if newest is None else str(newest)
     found = _find(target, checkpoint)
+    if world not in (None, found.recipe.env.name):
+        env = found.recipe.env.model_copy(update={"name": world, "args": {"source": "embedded"}})
+        found = replace(found, recipe=found.recipe.model_copy(update={"env": env}))
     if split is not None:
         env = found.recipe.env
         for _, problem in unknown_splits(env.name, env.args, {"eval_split": split}):

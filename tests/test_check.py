@@ -100,6 +100,20 @@ def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
     assert missing(recipe("quickstart", *overrides)) == []
 
 
+def test_a_path_into_a_run_is_no_hub_id(bare: Path) -> None:
+    assert missing(recipe("quickstart", "model.name=runs/x/model")) == [
+        "model.name: there is no runs/x/model on this disk; train it first"
+    ]
+
+
+def test_a_small_model_of_ones_own_writes_plain_commands(bare: Path) -> None:
+    model = bare / "runs" / "x" / "model"
+    model.mkdir(parents=True)
+    assert fit(recipe("quickstart", "model.name=runs/x/model")).typical_turns < 69
+    (model / "tokenizer_config.json").write_text('{"action_format": "plain"}', encoding="utf-8")
+    assert fit(recipe("quickstart", "model.name=runs/x/model")).typical_turns == 69
+
+
 def test_hidden_devices_are_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)

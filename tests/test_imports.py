@@ -151,6 +151,7 @@ LIGHT = [
     ["recipes"],
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],
+    ["check", "textworld_mix"],
     ["games", "info"],
     ["games", "verify"],
     ["new", "mine", "--out", "mine.yaml"],

@@ -25,11 +25,33 @@ __all__ = [
 ]
 
 # name -> module:class; imported when first made, so that an environment costs nothing unless used.
-ENVIRONMENTS = {"alfworld": "bmrl.envs.alfworld:AlfworldEnv"}
+ENVIRONMENTS = {
+    "alfworld": "bmrl.envs.alfworld:AlfworldEnv",
+    "textworld_coin": "bmrl.envs.textworld:CoinEnv",
+    "textworld_cooking": "bmrl.envs.textworld:CookingEnv",
+    "textworld_treasure": "bmrl.envs.textworld:TreasureEnv",
+}
 # name -> module:function that lets an exploring expert play; see `demonstrations`.
-EXPERTS = {"alfworld": "bmrl.envs.alfworld.demonstration:demonstrations"}
+EXPERTS = {
+    "alfworld": "bmrl.envs.alfworld.demonstration:demonstrations",
+    "textworld_coin": "bmrl.envs.textworld.demonstration:coin",
+    "textworld_cooking": "bmrl.envs.textworld.demonstration:cooking",
+    "textworld_treasure": "bmrl.envs.textworld.demonstration:treasure",
+}
 # name -> module:class of the expert itself; see `explorer`.
-EXPLORERS = {"alfworld": "bmrl.envs.alfworld.expert:Expert"}
+EXPLORERS = {
+    "alfworld": "bmrl.envs.alfworld.expert:Expert",
+    "textworld_coin": "bmrl.envs.textworld.expert:Expert",
+    "textworld_cooking": "bmrl.envs.textworld.expert:Expert",
+    "textworld_treasure": "bmrl.envs.textworld.expert:Expert",
+}
+
+# name -> package that it is played with, and that the extra of its name installs.
+PACKAGES = {
+    "textworld_coin": "textworld",
+    "textworld_cooking": "textworld",
+    "textworld_treasure": "textworld",
+}
 
 
 def names() -> list[str]:

@@ -97,8 +97,18 @@ def cache_rows(policy: Policy, *, kv_cache_gb: float, context_tokens: int) -> in
     return rows
 
 
+def tell_of_another_world(recipe: Recipe, policy: Policy) -> None:
+    """A line for a small model that was trained for one environment and is to play in another."""
+    name, world = recipe.model.name, recipe.env.name
+    known = "alfworld" if name == "pocket" else world
+    trained = policy.tokenizer.init_kwargs.get("world") or known
+    if trained != world:
+        say(f"note: the model {name} was trained for {trained}, not for {world}: it starts with next to nothing there")
+
+
 def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announce: str | None = None) -> Player:
     """What plays episodes as the recipe says; ``announce`` overrides its own."""
+    tell_of_another_world(recipe, policy)
     return Player(
         policy=policy,
         chat=chat_for(recipe, policy),

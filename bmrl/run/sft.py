@@ -19,7 +19,7 @@ from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.pocket import build_tokenizer
 from bmrl.policy import Policy, new_model, save_model, seeded
 from bmrl.recipe import Recipe
-from bmrl.run.compose import say, starting_policy
+from bmrl.run.compose import say, starting_policy, tell_of_another_world
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
@@ -70,10 +70,14 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
 def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]]) -> Policy:
     new = recipe.model.new
     if new is None:
-        return starting_policy(recipe)
+        policy = starting_policy(recipe)
+        tell_of_another_world(recipe, policy)
+        return policy
     texts = (text for turns in shown for turn in turns for text in (turn.observation, f" {turn.action}", turn.action))
     announced = ("\nTurns left: 1.\nTurn left: 1.\nYou have 1 turns.\nYou have 1 turn.",) * 1000
-    tokenizer = build_tokenizer((*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens)
+    tokenizer = build_tokenizer(
+        (*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens, world=recipe.env.name
+    )
     return new_model(
         tokenizer,
         layers=new.layers,
