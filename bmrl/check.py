@@ -106,6 +106,11 @@ def missing(recipe: Recipe) -> list[str]:
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
     if (model.quantization == "nf4" or recipe.optimizer.name == "adamw8bit") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
+    if recipe.env.name == "alfworld" and recipe.env.args.get("engine") == "textworld":
+        from bmrl.envs.alfworld.env import MISSING, engine_installed
+
+        if not engine_installed():
+            lines.append(f"env.args.engine: {MISSING}")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
     if model.new is None and model.name != "pocket" and _looks_local(model.name):

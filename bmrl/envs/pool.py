@@ -97,6 +97,14 @@ class Pool:
         finally:
             env.close()
 
+    def notes(self, split: str) -> list[str]:
+        """What whoever plays the split should know of its games, one line each; errors pass through."""
+        env = self._build()
+        try:
+            return list(getattr(env, "notes", lambda _: [])(split))
+        finally:
+            env.close()
+
     def split_hash(self, split: str) -> str:
         """The identity of a split's games; errors pass through."""
         env = self._build()
