@@ -14,108 +14,33 @@ library, which holds one state: make few engines and start game after game on th
 Importing this module imports textworld, some 0.7 s.
 """
 
-import ast
 import os
-import re
 import struct
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
-from types import CodeType
 from typing import Any
 
 import fast_downward
 from fast_downward import interface
 from textworld.envs.pddl import logic as pddl
-from textworld.envs.pddl import textgen
-from textworld.logic import GameLogic, Placeholder, Proposition, Rule, State, Type, Variable
+from textworld.logic import GameLogic, Placeholder, Proposition, State, Type, Variable
 
 from bmrl.envs.alfworld.game import player_names
+from bmrl.envs.alfworld.grammar import Context, Thing, grammar, mentioned, predicates
 from bmrl.envs.alfworld.official import UNKNOWN, sentence_of, without_sentence
 from bmrl.envs.alfworld.twin import REFUSED
+from bmrl.envs.worker import describe
 from bmrl.errors import BmrlError
 
-GAMES = 64  # translated games that a process keeps, some 1 MB each
-
-
-@dataclass(frozen=True, slots=True)
-class _Thing:
-    """What a grammar can say of a thing."""
-
-    id: str
-    name: str
-    definite: str = "the"
-    indefinite: str = "a"
-
-    def __str__(self) -> str:
-        return self.name
-
-
-@dataclass(frozen=True)
-class _Context:
-    """What a text is derived from: the state, and which thing each placeholder stands for."""
-
-    state: State
-    things: Mapping[str, _Thing]
-    mapping: Mapping[Placeholder, Variable]
-
-    @cached_property
-    def words(self) -> dict[str, _Thing]:
-        return {placeholder.name: self.things[thing.name] for placeholder, thing in self.mapping.items()}
-
-    def where(self, condition: str) -> "list[_Context]":
-        """One context for each way in which the condition holds, in the engine's order."""
-        found = self.state.all_assignments(_rule(condition), self.mapping)
-        return [replace(self, mapping={**self.mapping, **more}) for more in found]
-
-
-@dataclass(frozen=True, slots=True)
-class _Grammar:
-    """A game's grammar without its goal sentence.
-
-    Attributes:
-        rules: how each symbol may be replaced; the first rule whose condition holds counts.
-        kinds: template of the command and rule of the answer of each kind of action.
-    """
-
-    rules: Mapping[str, Any]
-    kinds: Mapping[str, Any]
-
-    def text(self, symbols: str, context: _Context) -> str:
-        return "".join(self._expand(symbol, context) for symbol in _symbols(symbols))
-
-    def _expand(self, symbol: Any, context: _Context) -> str:
-        if isinstance(symbol, textgen.EvalSymbol):
-            return str(eval(_code(symbol.expression), {"__builtins__": {}}, context.words))  # noqa: S307 (see _code)
-        if isinstance(symbol, textgen.ConditionalSymbol):
-            return "".join(self._each(symbol, context))
-        if isinstance(symbol, textgen.ListSymbol):
-            return self._listing(self._each(symbol.symbol, context), context)
-        if isinstance(symbol, textgen.NonterminalSymbol):
-            return "".join(self._expand(part, context) for part in self._parts(str(symbol), context))
-        return str(symbol)
-
-    def _each(self, symbol: Any, context: _Context) -> list[str]:
-        contexts = context.where(symbol.given) if symbol.given else [context]
-        return [self._expand(symbol.expression, one) for one in contexts]
-
-    def _listing(self, items: list[str], context: _Context) -> str:
-        if not items:
-            return self.text("#list_empty#", context)
-        if len(items) == 1:
-            return items[0]
-        head = self.text("#list_separator#", context).join(items[:-1])
-        return head + self.text("#list_last_separator#", context) + items[-1]
-
-    def _parts(self, symbol: str, context: _Context) -> Any:
-        for rule in self.rules[symbol]:
-            if not rule.condition or context.where(rule.condition):
-                return rule.rhs
-        raise BmrlError(f"no rule of the game's grammar applies to #{symbol}#")
+GAMES = 32  # translated games that a process keeps, some 2 MB each
+# Libraries of closed engines, for the next ones. None is ever unloaded: it has registered handlers for the
+# end of the process, which would then be called where nothing is.
+_IDLE: list[Any] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +48,10 @@ class _Action:
     """A grounded action; what it does to the state is the native library's affair.
 
     Attributes:
-        name: with its arguments, as Fast Downward spells it.
         kind: which of the grammar's actions.
         mapping: its arguments.
     """
 
-    name: str
     kind: str
     mapping: Mapping[Placeholder, Variable]
 
@@ -176,7 +99,7 @@ class _Translated:
             # The translator adds parameters of its own ("exists") behind those that are named.
             pairs = zip(self.parameters[kind], things, strict=False)
             mapping = {placeholder: Variable(thing, placeholder.type) for placeholder, thing in pairs}
-            known = self.actions[operator.id] = _Action(operator.name, kind, mapping)
+            known = self.actions[operator.id] = _Action(kind, mapping)
         return known
 
 
@@ -191,7 +114,7 @@ class Engine:
     def __init__(self) -> None:
         self.admissible: tuple[str, ...] = ()
         self.won = False
-        self._lib: Any = _library()
+        self._lib: Any = _IDLE.pop() if _IDLE else _library()
 
     def start(self, raw: Mapping[str, Any]) -> str:
         """Starts a game; returns the opening text.
@@ -203,11 +126,11 @@ class Engine:
             BmrlError: textworld cannot read it.
         """
         try:
-            self._grammar = _grammar(without_sentence(raw["grammar"]))
-            self._game = _translated(raw["pddl_domain"], raw["pddl_problem"])
-            sentence = sentence_of(raw["grammar"])
-        except Exception as error:  # whatever the parsers of three formats raise
-            raise BmrlError(f"textworld cannot read the game: {type(error).__name__}: {error}") from error
+            text = without_sentence(raw["grammar"])
+            self._grammar, sentence = grammar(text), sentence_of(raw["grammar"])
+            self._game = _translated(raw["pddl_domain"], raw["pddl_problem"], text)
+        except (Exception, SystemExit) as error:  # parsers of three formats; one exits
+            raise BmrlError(f"textworld cannot read the game: {describe(error)}") from error
         self._lib.load_sas(self._game.sas)
         self._state = State(self._game.logic, self._game.facts)
         atoms = (pddl.Atom * self._lib.get_state_size())()
@@ -215,7 +138,7 @@ class Engine:
         found = map(self._game.fact, atoms)
         self._state.add_facts(fact for fact in found if not fact.is_negation)
         names = player_names(thing.name for thing in self._state.variables)
-        self._things = {thing: _Thing(thing, name) for thing, name in names.items()}
+        self._things = {thing: Thing(thing, name) for thing, name in names.items()}
         opening = self._grammar.text("#intro#", self._context({}))
         self._look_around()
         return opening.replace(UNKNOWN, sentence)
@@ -239,10 +162,12 @@ class Engine:
 
     def close(self) -> None:
         """Gives the native library back; the engine cannot be used any more."""
-        interface.close_lib(self._lib)
+        self._lib.cleanup()
+        _IDLE.append(self._lib)
+        self._lib = None
 
-    def _context(self, mapping: Mapping[Placeholder, Variable]) -> _Context:
-        return _Context(self._state, self._things, mapping)
+    def _context(self, mapping: Mapping[Placeholder, Variable]) -> Context:
+        return Context(self._state, self._things, mapping)
 
     def _look_around(self) -> None:
         self.won = self._lib.check_goal()
@@ -261,24 +186,19 @@ class Engine:
         if known is not None:
             return known
         template = self._grammar.kinds[action.kind].template
-        if _predicates(template) & self._game.fluent:
+        if predicates(template) & self._game.fluent:
             return self._grammar.text(template, self._context(action.mapping))
         # "go to" does not depend on where one is: few commands have many actions.
-        words = _words(template)
+        words = mentioned(template)
         key = (action.kind, *(thing.name for placeholder, thing in action.mapping.items() if placeholder.name in words))
         text = self._game.texts.get(key) or self._grammar.text(template, self._context(action.mapping))
         self._game.texts[key] = self._game.commands[number] = text
         return text
 
 
-@lru_cache(maxsize=8)
-def _grammar(text: str) -> _Grammar:
-    parsed = pddl.GameLogic(domain="", grammar=text)
-    return _Grammar(dict(parsed.grammar._rules), dict(parsed.actions))
-
-
 @lru_cache(maxsize=GAMES)
-def _translated(domain: str, problem: str) -> _Translated:
+def _translated(domain: str, problem: str, text: str) -> _Translated:
+    """`text` is the grammar, on which the commands depend that are kept."""
     with _arguments_kept():
         task, sas = fast_downward.pddl2sas(domain, problem)
     logic = GameLogic()
@@ -288,6 +208,8 @@ def _translated(domain: str, problem: str) -> _Translated:
     types = {thing.name: thing.type_name for thing in task.objects}
     atoms = [a for a in task.init if isinstance(a, fast_downward.translate.pddl.conditions.Atom) and a.predicate != "="]
     effects = [effect.literal.predicate for action in task.actions for effect in action.effects]
+    if unknown := {action.name for action in task.actions} - set(grammar(text).kinds):
+        raise ValueError(f"its grammar does not know {', '.join(sorted(unknown))}")
     return _Translated(
         sas=sas.encode("utf-8"),
         types=types,
@@ -309,45 +231,6 @@ def _arguments_kept() -> Iterator[None]:
         yield
     finally:
         sys.argv = arguments
-
-
-@lru_cache(maxsize=1024)
-def _symbols(text: str) -> tuple[Any, ...]:
-    return tuple(textgen._parse_and_convert(text, rule_name="symbols"))
-
-
-@lru_cache(maxsize=1024)
-def _rule(condition: str) -> Rule:
-    return Rule.parse_conjunctive_query(condition)
-
-
-@lru_cache(maxsize=1024)
-def _predicates(template: str) -> frozenset[str]:
-    """Predicates whose facts the text of a template depends on."""
-    lists = [symbol.symbol for symbol in _symbols(template) if isinstance(symbol, textgen.ListSymbol)]
-    asked = [*lists, *_symbols(template)]
-    rules = [_rule(s.given) for s in asked if isinstance(s, textgen.ConditionalSymbol) and s.given]
-    return frozenset(predicate.name.removeprefix("not_") for rule in rules for predicate in rule.preconditions)
-
-
-@lru_cache(maxsize=1024)
-def _words(template: str) -> frozenset[str]:
-    return frozenset(re.findall(r"\w+", template))
-
-
-_HARMLESS = (ast.Expression, ast.BoolOp, ast.Or, ast.BinOp, ast.Add, ast.Attribute, ast.Name, ast.Constant, ast.Load)
-
-
-@lru_cache(maxsize=1024)
-def _code(expression: str) -> CodeType:
-    """A grammar's expression, such as ``o.indefinite + ' ' + o.name``.
-
-    Textworld evaluates whatever Python a game file holds; here it is names and attributes, or refused.
-    """
-    tree = ast.parse(expression.strip(), mode="eval")
-    if not all(isinstance(node, _HARMLESS) for node in ast.walk(tree)):
-        raise BmrlError(f"the game's grammar holds code: {expression}")
-    return compile(tree, "grammar", "eval")
 
 
 def _library() -> Any:

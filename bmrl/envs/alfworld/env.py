@@ -128,9 +128,9 @@ class AlfworldEnv:
         listed = self._source.listing(split)
         if listed is None:
             return []
-        lines = (
-            ["made for ALFWorld before 0.4: their `put X in/on Y` is played as `move X to Y`"] if listed.older else []
-        )
+        lines = []
+        if listed.older:
+            lines.append("made for ALFWorld before 0.4: their `put X in/on Y` is played as `move X to Y`")
         if listed.left_out:
             told = "; ".join(f"{len(ids):,} {reason}" for reason, ids in listed.left_out.items())
             lines.append(f"left out are {told}")
