@@ -134,9 +134,9 @@ def info(source: str, names: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"{name}: {split['games']} games, shortest plans {lengths}\n    {split['hash']}")
         for kind, count in split["kinds"].items():
             click.echo(f"    {count:>5}  {kind}")
-        for note in split["notes"]:
+        for note in split.get("notes", ()):
             click.echo(f"    {note}")
-        for reason, ids in split["left_out"].items():
+        for reason, ids in split.get("left_out", {}).items():
             for task_id in ids[:LISTED]:
                 click.echo(f"        {reason}: {task_id}")
             if ids[LISTED:]:
@@ -144,8 +144,10 @@ def info(source: str, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def summary(env: Env, split: str) -> dict[str, Any]:
-    """A split: ``games``, ``hash``, ``kinds`` (counts), ``plan`` (min, mean, max; None if unknown), ``notes``
-    and ``left_out`` (ids of games that are not played, by the reason)."""
+    """A split: ``games``, ``hash``, ``kinds`` (counts), ``plan`` (min, mean, max; None if unknown).
+
+    Where the environment tells, also ``notes`` and ``left_out``: ids of games that are not played, by the reason.
+    """
     tasks = env.tasks(split)
     lengths = [len(task.plan) for task in tasks]
     known = min(lengths, default=0) > 0
@@ -154,8 +156,7 @@ def summary(env: Env, split: str) -> dict[str, Any]:
         "hash": env.split_hash(split),
         "kinds": dict(sorted(Counter(task.kind for task in tasks).items())),
         "plan": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)} if known else None,
-        "notes": getattr(env, "notes", lambda _: [])(split),
-        "left_out": getattr(env, "left_out", lambda _: {})(split),
+        **{name: getattr(env, name)(split) for name in ("notes", "left_out") if hasattr(env, name)},
     }
 
 

@@ -103,7 +103,7 @@ def listing(folder: Path, split: str) -> Listing:
 def _folders(root: Path) -> list[tuple[str, str]]:
     """(task id, reason not to read it) of every folder that has a game, compiled or not."""
     result = []
-    for path, _, files in os.walk(root, followlinks=True):
+    for path, _, files in os.walk(root):
         if COMPILED in files or TRAJECTORY in files:
             task_id = Path(path).relative_to(root).as_posix()
             reason = "" if COMPILED in files else UNCOMPILED
