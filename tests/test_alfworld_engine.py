@@ -27,7 +27,7 @@ from bmrl.errors import BmrlError
 real = pytest.mark.skipif(not engine_installed(), reason="needs bmrl[alfworld], which `make test-slow` installs")
 KNOBS = (
     PLAIN,
-    Difficulty(receptacles=6, closed=1.0),
+    Difficulty(receptacles=6, closed=0.5),
     Difficulty(receptacles=5, closed=0.0, copies=3),
     Difficulty(copies=2, distractors=0),
     Difficulty(receptacles=12, distractors=30),
