@@ -111,6 +111,11 @@ def missing(recipe: Recipe) -> list[str]:
     package = PACKAGES.get(recipe.env.name)
     if package is not None and not find_spec(package):
         lines.append(f"the package {package} is not installed: pip install 'bmrl[{package}]'")
+    if recipe.env.name == "alfworld" and recipe.env.args.get("engine") == "textworld":
+        from bmrl.envs.alfworld.env import MISSING, engine_installed
+
+        if not engine_installed():
+            lines.append(f"env.args.engine: {MISSING}")
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
     if model.new is None and model.name != "pocket" and _looks_local(model.name):

@@ -19,9 +19,18 @@ SOURCE = click.option(
     default="embedded",
     show_default=True,
     metavar="SOURCE",
-    help="Where games are: `embedded`, `auto`, or a folder in ALFWorld's own format.",
+    help="Where games are: `embedded`, `official`, `auto`, or a folder of games.",
+)
+ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["fast", "textworld"]),
+    default="fast",
+    show_default=True,
+    help="Plain Python, or ALFWorld's own (needs bmrl[alfworld]).",
 )
 SPLIT = click.option("--split", "names", multiple=True, metavar="NAME", help="Only this split. Repeatable.")
+
+LISTED = 10  # games that are left out, by name
 
 
 @click.group(cls=Group, epilog="Example: bmrl games info")
@@ -126,10 +135,20 @@ def info(source: str, names: tuple[str, ...], as_json: bool) -> None:
         click.echo(f"{name}: {split['games']} games, shortest plans {lengths}\n    {split['hash']}")
         for kind, count in split["kinds"].items():
             click.echo(f"    {count:>5}  {kind}")
+        for note in split.get("notes", ()):
+            click.echo(f"    {note}")
+        for reason, ids in split.get("left_out", {}).items():
+            for task_id in ids[:LISTED]:
+                click.echo(f"        {reason}: {task_id}")
+            if ids[LISTED:]:
+                click.echo(f"        and {len(ids) - LISTED:,} more; --json lists all")
 
 
 def summary(env: Env, split: str) -> dict[str, Any]:
-    """Numbers of a split: ``games``, ``hash``, ``kinds`` (counts), ``plan`` (min, mean, max; None if unknown)."""
+    """A split: ``games``, ``hash``, ``kinds`` (counts), ``plan`` (min, mean, max; None if unknown).
+
+    Where the environment tells, also ``notes`` and ``left_out``: ids of games that are not played, by the reason.
+    """
     tasks = env.tasks(split)
     lengths = [len(task.plan) for task in tasks]
     known = min(lengths, default=0) > 0
@@ -138,15 +157,17 @@ def summary(env: Env, split: str) -> dict[str, Any]:
         "hash": env.split_hash(split),
         "kinds": dict(sorted(Counter(task.kind for task in tasks).items())),
         "plan": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)} if known else None,
+        **{name: getattr(env, name)(split) for name in ("notes", "left_out") if hasattr(env, name)},
     }
 
 
 @games.command(cls=Command, epilog="Example: bmrl games verify --split valid_seen")
 @SOURCE
+@ENGINE
 @SPLIT
-def verify(source: str, names: tuple[str, ...]) -> None:
+def verify(source: str, engine: str, names: tuple[str, ...]) -> None:
     """Play every stored plan; each must win with its last command and not before."""
-    env = _environment(source)
+    env = _environment(source, engine)
     odd: list[str] = []
     for name in _splits(env, names):
         tasks = env.tasks(name)
@@ -212,16 +233,17 @@ def _value(text: str, parameter: Any) -> Any:
 
 @games.command(cls=Command, epilog="Example: bmrl games play --split valid_seen --task 3 --budget 10")
 @SOURCE
+@ENGINE
 @click.option("--split", default="valid_seen", show_default=True, metavar="NAME", help="Split of the game.")
 @click.option("--task", default="1", show_default=True, metavar="N|ID", help="Its number in the split, or its id.")
 @click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Most turns; none by default.")
-def play(source: str, split: str, task: str, budget: int | None) -> None:
+def play(source: str, engine: str, split: str, task: str, budget: int | None) -> None:
     """Play a game in the terminal.
 
     One command a line; `?` lists the commands that would be accepted, and takes no turn. The end of
     the input (Ctrl-D) stops.
     """
-    env = _environment(source)
+    env = _environment(source, engine)
     chosen = _task(env.tasks(split), task, split)
     click.echo(env.reset(chosen))
     turns = 0
@@ -252,10 +274,10 @@ def _task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
     raise UsageError(f"--task: {split} has no game {wanted}; give a number from 1 to {len(tasks)}, or its task_id")
 
 
-def _environment(source: str) -> Any:
+def _environment(source: str, engine: str = "fast") -> Any:
     from bmrl.envs import make as environment
 
-    return environment("alfworld", source=source)
+    return environment("alfworld", source=source, engine=engine)
 
 
 def _splits(env: Any, names: Sequence[str]) -> list[str]:

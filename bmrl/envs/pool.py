@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from bmrl.envs import make as registered
 from bmrl.envs.base import Env, Step, Task
@@ -26,6 +26,7 @@ from bmrl.errors import BmrlError, UsageError
 from bmrl.types import EndReason
 
 START_S = 60.0  # a new interpreter and the imports of an environment, on a busy machine
+Answer = TypeVar("Answer")
 WORKER = "import sys; sys.path[:] = sys.argv[1:]; from bmrl.envs.worker import main; main()"
 
 
@@ -93,19 +94,15 @@ class Pool:
 
     def tasks(self, split: str) -> Sequence[Task]:
         """The tasks of a split, from an environment in this process; errors pass through."""
-        env = self._build()
-        try:
-            return tuple(env.tasks(split))
-        finally:
-            env.close()
+        return self._about(lambda env: tuple(env.tasks(split)))
 
     def split_hash(self, split: str) -> str:
         """The identity of a split's games; errors pass through."""
-        env = self._build()
-        try:
-            return env.split_hash(split)
-        finally:
-            env.close()
+        return self._about(lambda env: env.split_hash(split))
+
+    def notes(self, split: str) -> list[str]:
+        """What whoever plays the split should know of its games, one line each; errors pass through."""
+        return self._about(lambda env: list(getattr(env, "notes", lambda _: [])(split)))
 
     def reset(self, slot: int, task: Task) -> None:
         """Starts an episode in ``slot``, whatever was there before."""
@@ -149,6 +146,13 @@ class Pool:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+    def _about(self, question: Callable[[Env], Answer]) -> Answer:
+        env = self._build()
+        try:
+            return question(env)
+        finally:
+            env.close()
 
     def _ask(self, slot: int, request: Task | str) -> None:
         if not 0 <= slot < self._slots:

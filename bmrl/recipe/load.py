@@ -123,6 +123,8 @@ def _environment(data: Any) -> list[Problem]:
         except (UsageError, RuntimeError) as error:  # RuntimeError: no such home folder
             at = next((arg for arg in args if arg in str(error)), None)
             problems.append((("env", "args", at) if at else ("env", "args"), shown(str(error), 200)))
+        except BmrlError:
+            pass  # valid, but cannot run on this machine; `check.missing` says so
     return [*problems, *unknown_splits(name, args, section)]
 
 
@@ -164,10 +166,15 @@ def unknown_splits(name: str, args: Mapping[str, Any], section: Mapping[str, Any
     """Splits of an `env` section that the environment's games do not have; nothing where it cannot tell."""
     try:
         env = make(name, **args)
-    except (UsageError, RuntimeError):
+    except (BmrlError, RuntimeError):
         return  # told with the arguments
-    known: list[str] = getattr(env, "splits", list)()
-    env.close()
+    try:
+        known: list[str] = getattr(env, "splits", list)()
+    except UsageError as error:  # a folder without games
+        yield ("env", "args"), shown(str(error), 200)
+        return
+    finally:
+        env.close()
     for key in ("train_split", "eval_split"):
         split = section.get(key)
         if known and isinstance(split, str) and split not in known:

@@ -50,7 +50,10 @@ def evaluate(
     """
     recipe = target.recipe
     with interruptible() as poll, make_pool(recipe, slots=ROWS) as pool:
-        pool.tasks(split or recipe.env.eval_split)  # a wrong split is told before the model is loaded
+        split = split or recipe.env.eval_split
+        pool.tasks(split)  # a wrong split is told before the model is loaded
+        for note in pool.notes(split):
+            say(f"{split}: {note}")
         policy, checkpoint = _load(target)
         say(f"evaluating {target.name}" + (f", checkpoint {checkpoint}" if checkpoint else ""))
         rows = min(
@@ -64,7 +67,7 @@ def evaluate(
                 player,
                 target=target.name,
                 checkpoint=checkpoint,
-                split=split or recipe.env.eval_split,
+                split=split,
                 budgets=list(budgets) or recipe.budget.eval,
                 seeds=list(seeds) or [recipe.seed],
                 temperature=recipe.rollout.temperature if temperature is None else temperature,

@@ -57,6 +57,9 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
         policy = starting_policy(recipe)
         poll()  # who stops it this early wants no run folder
         games = {name: pool.split_hash(name) for name in (recipe.env.train_split, recipe.env.eval_split)}
+        for name in games:
+            for note in pool.notes(name):
+                say(f"{name}: {note}")
         folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume, games=games)
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, pool, tasks, poll)

@@ -3,11 +3,14 @@
 import json
 import shutil
 from collections.abc import Sequence
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from bmrl.atomic import disk_errors, temporary_suffix
 from bmrl.envs.alfworld.game import pddl_name
+from bmrl.envs.alfworld.official import UNKNOWN
 from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.tables import Pose, class_of, tables
 from bmrl.errors import BmrlError
@@ -25,22 +28,30 @@ def write_alfworld_format(record: Record, folder: Path) -> Path:
         BmrlError: alfworld is not installed.
         OSError: the folder cannot be written.
     """
-    domain, grammar = engine_texts()
-    problem = problem_pddl(record)
-    game = {
-        "pddl_domain": domain,
-        "grammar": grammar.replace("UNKNOWN GOAL", record.sentence),
-        "pddl_problem": problem,
-        "solvable": True,  # ALFWorld skips a game that does not say so
-        "walkthrough": list(record.plan),
-    }
+    game = game_data(record)
     target = folder / record.task_id
     target.mkdir(parents=True, exist_ok=True)
     (target / "traj_data.json").write_text(json.dumps(_trajectory(record)), encoding="utf-8")
-    (target / "initial_state.pddl").write_text(problem, encoding="utf-8")
+    (target / "initial_state.pddl").write_text(game["pddl_problem"], encoding="utf-8")
     path = target / "game.tw-pddl"
     path.write_text(json.dumps(game), encoding="utf-8")
     return path
+
+
+def game_data(record: Record) -> dict[str, Any]:
+    """The JSON of the game's ``game.tw-pddl``.
+
+    Raises:
+        BmrlError: alfworld is not installed.
+    """
+    domain, grammar = engine_texts()
+    return {
+        "pddl_domain": domain,
+        "grammar": grammar.replace(UNKNOWN, record.sentence),
+        "pddl_problem": problem_pddl(record),
+        "solvable": True,  # ALFWorld skips a game that does not say so
+        "walkthrough": list(record.plan),
+    }
 
 
 def write_split(records: Sequence[Record], folder: Path) -> None:
@@ -60,6 +71,7 @@ def write_split(records: Sequence[Record], folder: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@lru_cache(maxsize=1)
 def engine_texts() -> tuple[str, str]:
     """ALFWorld's domain and grammar, read from the installed alfworld.
 

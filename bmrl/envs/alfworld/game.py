@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from bmrl.envs.alfworld.record import Record
-from bmrl.envs.alfworld.tables import class_of, tables
+from bmrl.envs.alfworld.tables import TOOLS, class_of, tables
 
 # PDDL has no such characters in its names; ALFWorld spells them out.
 _SPELLED = {"-": "_minus_", "|": "_bar_", "+": "_plus_", ".": "_dot_", ",": "_comma_"}
@@ -52,7 +52,7 @@ class Goal:
     lamp: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Game:
     """Constant facts of a game; things are called by the names the player reads.
 
@@ -60,7 +60,7 @@ class Game:
         rank: every thing's place in the engine's order, for sorting lists.
         place: location of each receptacle; two receptacles may share one.
         here: receptacles of each location, in the engine's order.
-        travel: the sorted "go to" commands that are admissible at each location.
+        travel: every "go to" command and the location it leads to, sorted; admissible elsewhere only.
         start: location of the agent at the beginning.
         classes: class of each receptacle and object, in lower case.
         holds: (receptacle class, object class) pairs that the goal's rules allow to put.
@@ -77,7 +77,7 @@ class Game:
     rank: dict[str, int]
     place: dict[str, Hashable]
     here: dict[Hashable, tuple[str, ...]]
-    travel: dict[Hashable, tuple[str, ...]]
+    travel: tuple[tuple[str, Hashable], ...]
     start: Hashable
     classes: dict[str, str]
     holds: frozenset[tuple[str, str]]
@@ -96,22 +96,53 @@ class Game:
     sentence: str
     help: str
 
-    def holders(self, thing: str) -> list[str]:
+    def holders(self, thing: str) -> tuple[str, ...]:
         """Receptacles that the object may be put into, in the engine's order."""
         kind = self.classes[thing]
-        return [r for r in self.place if (self.classes[r], kind) in self.holds]
+        if kind not in self._holders:
+            self._holders[kind] = tuple(r for r in self.place if (self.classes[r], kind) in self.holds)
+        return self._holders[kind]
+
+    @cached_property
+    def _holders(self) -> dict[str, tuple[str, ...]]:
+        return {}
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """Receptacles of the goal's class."""
+        return tuple(r for r in self.inside if self.classes[r] == self.goal.receptacle != "")
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """Objects of the goal's class that can be carried."""
+        return frozenset(thing for thing in self.portable if self.classes[thing] == self.goal.object)
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """Receptacles that the goal asks for, can be reached and hold its objects, in the engine's order."""
+        allowed = (self.goal.receptacle, self.goal.object) in self.holds
+        return tuple(r for r in self.asked if allowed and r in self.place)
+
+    @cached_property
+    def tools(self) -> tuple[str, ...]:
+        """Receptacles that change an object as the goal asks, in the engine's order."""
+        tool = TOOLS.get(self.goal.kind, ("",))[0]
+        return tuple(r for r in self.place if tool and self.classes[r] == tool)
+
+    @cached_property
+    def lamps(self) -> frozenset[str]:
+        """Objects of the goal's class of lamp that can be switched on."""
+        return frozenset(thing for thing in self.toggleable if self.classes[thing] == self.goal.lamp)
 
 
 def layout(
     place: dict[str, Hashable], start: Hashable
-) -> tuple[dict[Hashable, tuple[str, ...]], dict[Hashable, tuple[str, ...]]]:
+) -> tuple[dict[Hashable, tuple[str, ...]], tuple[tuple[str, Hashable], ...]]:
     """`Game.here` and `Game.travel` of receptacles that are in the engine's order already."""
     here: dict[Hashable, tuple[str, ...]] = {start: ()}
     for receptacle, location in place.items():
         here[location] = (*here.get(location, ()), receptacle)
-    commands = sorted((f"go to {r}", location) for r, location in place.items())
-    travel = {at: tuple(c for c, location in commands if location != at) for at in here}
-    return here, travel
+    return here, tuple(sorted((f"go to {r}", location) for r, location in place.items()))
 
 
 @lru_cache(maxsize=64)  # a group plays one game many times; a game takes some 100 kB

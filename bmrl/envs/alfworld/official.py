@@ -1,20 +1,45 @@
-"""Reads games in ALFWorld's own on-disk format: ``<folder>/<split>/**/game.tw-pddl``."""
+"""Reads a game in ALFWorld's own on-disk format: one ``game.tw-pddl``.
+
+ALFWorld's games were published for three versions of its grammar. Those before ALFWorld 0.4 have
+``put X in/on Y`` where later ones have ``move X to Y``, say "You arrive at loc 11." where these name the
+receptacle, and know no ``help``. `read` brings such a game up to date, as ALFWorld did with its own, so that
+there is one set of commands and answers whatever the version of the data.
+"""
 
 import json
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from bmrl.envs.alfworld.game import Game, Goal, layout, player_names
-from bmrl.envs.alfworld.plan import shortest_plan
-from bmrl.envs.alfworld.reference import search_turns
-from bmrl.envs.alfworld.tables import KINDS
-from bmrl.envs.alfworld.twin import Twin
-from bmrl.envs.base import Task
-from bmrl.errors import BmrlError, UsageError
+from bmrl.envs.alfworld.tables import KINDS, tables
+from bmrl.errors import BmrlError
 
-_HELP = re.compile(r'"rhs": "(\\nAvailable commands:.*?)"\s*\n', re.S)
+COMPILED = "game.tw-pddl"  # the file's name
+OLDER, CURRENT = "put {o} in/on {r}", "move {o} to {r}"
+UNKNOWN = "UNKNOWN GOAL"  # stands in ALFWorld's grammar for the sentence of a game
+
+_REPLACED = (
+    (OLDER, CURRENT),
+    ("You put the {o.name} in/on the {r.name}.", "You move the {o.name} to the {r.name}."),
+    ("You arrive at {lend.name}.", "You arrive at {r.name}."),
+)
+_HELP_ACTION = "(:action help :parameters (?a - agent) :precondition () :effect (and (checked ?a)))"
+_HELP_GRAMMAR = '''
+action help {
+    template :: "help";
+    feedback :: "#help.feedback#";
+    grammar :: """
+        {"help.feedback": [{"rhs": %s}]}
+    """;
+}
+'''
+_GOAL = '"Your task is to: '
+_STRING = re.compile(r'(?:[^"\\]|\\.)*(?=")')  # the rest of a JSON string; quotes in it are escaped
+_PUT = re.compile(r'\baction\s+PutObject\s*\{\s*template\s*::\s*"([^"]*)"')
+_HELP = re.compile(r'"\s*(?:\\n)?(Available commands:[^"]*)"')
 _ATOM = re.compile(r"\((\w+)((?:\s+\w+)*)\s*\)")
 _GOAL_TYPE = re.compile(r"\(objecttype \?(\w+) (\w+)type\)")
 _GOAL_RECEPTACLE = re.compile(r"\(receptacletype \?r (\w+)type\)")
@@ -22,58 +47,109 @@ _STATES = {"clean": "isclean", "hot": "ishot", "cool": "iscool"}
 _ALSO = {"sliced": "issliced", "toggled": "istoggled", "opened": "opened"}
 
 
-def tasks(folder: Path, split: str) -> Sequence[Task]:
-    """Every playable game of a split, sorted by its path.
-
-    Games with movable receptacles or sliced objects, and those without a known solution, are left
-    out, as ALFWorld itself leaves them out. Plans and search references are computed here: some
-    ten milliseconds a game.
+def read(path: Path) -> dict[str, Any]:
+    """The JSON of a ``game.tw-pddl``, brought up to date.
 
     Raises:
-        UsageError: no such split in the folder.
-        BmrlError: files that cannot be read, all named in one line.
+        BmrlError: it is missing or damaged, or its grammar is of no known version.
     """
-    root = folder / split
-    if not root.is_dir():
-        found = sorted(p.name for p in folder.iterdir() if p.is_dir()) if folder.is_dir() else []
-        raise UsageError(f"{root}: no such split; the folder has: {', '.join(found) or 'none'}")
-    result: list[Task] = []
-    damaged: list[str] = []
-    for path in sorted(root.rglob("game.tw-pddl")):
-        task_id = path.parent.relative_to(root).as_posix()
-        if "movable" in task_id or "Sliced" in task_id:
-            continue
-        try:
-            raw = _read(path)
-            if not raw.get("solvable", True):
-                continue
-            game = parse(raw, task_id)
-        except BmrlError as error:
-            damaged.append(str(error))
-            continue
-        result.append(
-            Task(
-                task_id=task_id,
-                kind=game.goal.kind,
-                plan=shortest_plan(Twin(game)) or (),
-                # Asked for in evaluations only; thousands of training games would take a minute.
-                search_turns=() if split == "train" else _search_turns(game, task_id),
-                data=str(path),
-            )
-        )
-    if damaged:
-        shown = "; ".join(damaged[:5]) + (f"; and {len(damaged) - 5} more" if damaged[5:] else "")
-        raise BmrlError(f"{root}: {len(damaged)} unreadable games: {shown}; download them again")
-    if not result:
-        raise BmrlError(f"{root}: holds no game.tw-pddl that can be played")
-    return result
+    return up_to_date(decode(content(path), path), path)
 
 
-def _search_turns(game: Game, task_id: str) -> tuple[int | None, ...]:
+def content(path: Path) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        BmrlError: it cannot be read.
+    """
     try:
-        return search_turns(game, task_id)
-    except BmrlError:  # a sentence written by a person, which the expert cannot read
-        return ()
+        return path.read_bytes()
+    except OSError as error:
+        raise BmrlError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def decode(text: bytes, path: Path) -> dict[str, Any]:
+    """The JSON object of a file.
+
+    Raises:
+        BmrlError: it is not one.
+    """
+    try:
+        raw = json.loads(text)
+    except ValueError as error:
+        raise BmrlError(f"{path}: cannot be read ({error})") from error
+    if not isinstance(raw, dict):
+        raise BmrlError(f"{path}: not a JSON object")
+    return raw
+
+
+def put_template(grammar: str) -> str:
+    """How a grammar says to put a thing somewhere; "" if it does not.
+
+    Raises:
+        ValueError: it has no task.
+    """
+    return _constant(without_sentence(grammar))[0]
+
+
+@lru_cache(maxsize=16)
+def _constant(grammar: str) -> tuple[str, str]:
+    """What does not differ from game to game: how to put, and the answer to "help", each "" if there is none."""
+    put, told = _PUT.search(grammar), _HELP.search(grammar)
+    return put.group(1) if put else "", told.group(1).replace("\\n", "\n") if told else ""
+
+
+def up_to_date(raw: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The same game with today's grammar.
+
+    Raises:
+        BmrlError: it was made for a grammar of no known version.
+    """
+    try:
+        grammar, domain = str(raw["grammar"]), str(raw.get("pddl_domain", ""))
+        put = put_template(grammar)
+    except (KeyError, ValueError) as error:
+        raise BmrlError(f"{path}: not a {COMPILED} ({error!r})") from error
+    if put not in (OLDER, CURRENT, ""):
+        raise BmrlError(f"{path}: its grammar says {put!r} for {CURRENT!r}; no version of ALFWorld does")
+    if put != OLDER:
+        return raw
+    for old, new in _REPLACED:
+        grammar = grammar.replace(old, new)
+    if not re.search(r"\baction\s+help\b", grammar):
+        grammar += _HELP_GRAMMAR % json.dumps("\n" + tables().help)
+    if not re.search(r"\(:action\s+help\b", domain):
+        head, _, tail = domain.rpartition(")")
+        domain = f"{head}{_HELP_ACTION}\n){tail}"
+    return {**raw, "grammar": grammar, "pddl_domain": domain}
+
+
+def sentence_of(grammar: str) -> str:
+    """A game's goal as the player reads it, without the full stop.
+
+    Raises:
+        ValueError: the grammar has none.
+    """
+    start, end = _sentence(grammar)
+    return str(json.loads(f'"{grammar[start:end]}"')).removesuffix(".")
+
+
+def without_sentence(grammar: str) -> str:
+    """The grammar before the game's goal was written into it: the same for many games.
+
+    Raises:
+        ValueError: the grammar has none.
+    """
+    start, end = _sentence(grammar)
+    return f"{grammar[:start]}{UNKNOWN}.{grammar[end:]}"
+
+
+def _sentence(grammar: str) -> tuple[int, int]:
+    start = grammar.find(_GOAL) + len(_GOAL)
+    found = _STRING.match(grammar, start)
+    if start < len(_GOAL) or found is None:
+        raise ValueError("its grammar has no task")
+    return start, found.end()
 
 
 def read_game(path: Path) -> Game:
@@ -82,17 +158,7 @@ def read_game(path: Path) -> Game:
     Raises:
         BmrlError: it is missing, damaged, or its goal is of no known kind.
     """
-    return parse(_read(path), path.parent.as_posix())
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BmrlError(f"{path}: cannot be read ({error})") from error
-    if not isinstance(raw, dict):
-        raise BmrlError(f"{path}: not a JSON object")
-    return raw
+    return parse(read(path), path.parent.as_posix())
 
 
 def parse(raw: dict[str, Any], task_id: str) -> Game:
@@ -104,10 +170,9 @@ def parse(raw: dict[str, Any], task_id: str) -> Game:
     try:
         text, grammar = raw["pddl_problem"].lower(), raw["grammar"]
         init, goal_text = text.split("(:init", 1)[1].split("(:goal", 1)
-        sentence = grammar.split("Your task is to: ", 1)[1].split('."', 1)[0]
-        return _game(task_id, init, _goal(goal_text), sentence, grammar)
+        return _game(task_id, init, _goal(goal_text), sentence_of(grammar), grammar)
     except (KeyError, IndexError, ValueError, AttributeError, TypeError) as error:
-        raise BmrlError(f"{task_id}: not a game.tw-pddl ({error!r})") from error
+        raise BmrlError(f"{task_id}: not a {COMPILED} ({error!r})") from error
 
 
 def _goal(text: str) -> Goal:
@@ -147,7 +212,6 @@ def _game(task_id: str, init: str, goal: Goal, sentence: str, grammar: str) -> G
         nested[name[outer]] = (*nested.get(name[outer], ()), name[inner])
     start = facts["atlocation"][0][1]
     here, travel = layout(place, start)
-    found = _HELP.search(grammar)
     return Game(
         task_id=task_id,
         goal=goal,
@@ -173,5 +237,5 @@ def _game(task_id: str, init: str, goal: Goal, sentence: str, grammar: str) -> G
         movable=named("isreceptacleobject"),
         initially={k: named(v) for k, v in (_STATES | _ALSO).items()},
         sentence=sentence,
-        help=found.group(1).encode().decode("unicode_escape").lstrip() if found else "",
+        help=_constant(without_sentence(grammar))[1],
     )

@@ -28,6 +28,11 @@ def distance(twin: Twin) -> int | None:
     return min((_turns(twin, order) for order in _orders(twin)), default=None)
 
 
+def lost(twin: Twin) -> bool:
+    """Whether the goal of a game that is not won is out of reach: its `distance` is None."""
+    return next(_orders(twin), None) is None
+
+
 def shortest_plan(twin: Twin) -> tuple[str, ...] | None:
     """A shortest list of commands to the goal from this state; None where it cannot be reached."""
     if twin.won:
@@ -86,21 +91,12 @@ def _orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
 
 def _sources(twin: Twin) -> list[tuple[str, str | None]]:
     """Objects of the wanted class with the receptacle each is in; None: in hand."""
-    game, wanted = twin.game, twin.game.goal.object
-    found: list[tuple[str, str | None]] = []
-    if twin.held is not None and game.classes.get(twin.held) == wanted:
-        found.append((twin.held, None))
-    for receptacle in game.place:
-        inside = [o for o in twin.inside[receptacle] if game.classes[o] == wanted and o in game.portable]
-        found += [(o, receptacle) for o in sorted(inside, key=game.rank.__getitem__)]
+    game, wanted = twin.game, twin.game.wanted
+    found: list[tuple[str, str | None]] = [] if twin.held not in wanted else [(twin.held, None)]
+    for receptacle, content in twin.inside.items():
+        if not wanted.isdisjoint(content) and receptacle in game.place:
+            found += [(o, receptacle) for o in sorted(content & wanted, key=game.rank.__getitem__)]
     return found
-
-
-def _targets(twin: Twin) -> list[str]:
-    game, goal = twin.game, twin.game.goal
-    if (goal.receptacle, goal.object) not in game.holds:
-        return []
-    return [r for r in game.place if game.classes[r] == goal.receptacle]
 
 
 def _distinct(twin: Twin, receptacles: Iterable[str], near: set[Hashable]) -> list[str]:
@@ -120,7 +116,7 @@ def _drops(twin: Twin, source: str | None, useful: Iterable[str]) -> list[tuple[
     held, game = twin.held, twin.game
     if source is None or held is None:
         return [()]
-    holders = game.holders(held) if held in game.classes else []
+    holders = game.holders(held) if held in game.classes else ()
     near = {twin.location, game.place[source]}
     places = dict.fromkeys(_distinct(twin, holders, near))
     places.update(dict.fromkeys(r for r in (source, *useful) if r in holders))
@@ -133,10 +129,9 @@ def _take(thing: str, source: str | None) -> tuple[Stop, ...]:
 
 def _single_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
     game = twin.game
-    tool_class, verb = TOOLS.get(game.goal.kind, ("", ""))
+    verb = TOOLS.get(game.goal.kind, ("", ""))[1]
     able = {"clean": game.cleanable, "heat": game.heatable, "cool": game.coolable}.get(verb)
-    tools = [r for r in game.place if game.classes[r] == tool_class]
-    targets = _targets(twin)
+    tools, targets = game.tools, game.targets
     for thing, source in _sources(twin):
         if able is not None and thing not in able:
             continue
@@ -159,7 +154,7 @@ def _single_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
 def _pair_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
     game, sources = twin.game, _sources(twin)
     near = {twin.location, *(game.place[source] for _, source in sources if source)}
-    targets = _targets(twin)
+    targets = game.targets
     homes = {source for _, source in sources}
     ends = dict.fromkeys([t for t in targets if t in homes])
     ends.update(dict.fromkeys(_distinct(twin, [t for t in targets if t not in homes], near)))
@@ -185,9 +180,9 @@ def _light_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
     game = twin.game
     lamps = [
         (thing, receptacle)
-        for receptacle in game.place
-        for thing in sorted(twin.inside[receptacle], key=game.rank.__getitem__)
-        if game.classes[thing] == game.goal.lamp and thing in game.toggleable
+        for receptacle, content in twin.inside.items()
+        if not game.lamps.isdisjoint(content) and receptacle in game.place
+        for thing in sorted(content & game.lamps, key=game.rank.__getitem__)
     ]
     held = twin.held
     for thing, source in _sources(twin):
@@ -197,9 +192,7 @@ def _light_orders(twin: Twin) -> Iterator[tuple[Stop, ...]]:
                 last = ("visit" if lamp in twin.toggled else "use", lamp, home)
                 yield from ((*drop, *ready, last) for drop in _drops(twin, source, ()))
         # The lamp itself is in hand: where it is put down is where it is switched on.
-        if held is None or source is None or held not in game.toggleable:
-            continue
-        if game.classes[held] == game.goal.lamp:
+        if held in game.lamps and source is not None:
             verb = "visit" if held in twin.toggled else "use"
             for drop in _drops(twin, source, ()):
                 yield (*drop, *ready, (verb, held, drop[0][2]))

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -89,6 +90,11 @@ def _read_split(split: str, folder: Path) -> tuple[Record, ...]:
         raise BmrlError(f"{path}: {error}; {_remedy(folder)}") from error
     if len(records) != entry["games"]:
         raise BmrlError(f"{path}: {len(records)} games, {MANIFEST} says {entry['games']}; {_remedy(folder)}")
+    if not records:
+        raise BmrlError(f"{path}: holds no game; {_remedy(folder)}")
+    twice = [name for name, count in Counter(record.task_id for record in records).items() if count > 1]
+    if twice:
+        raise BmrlError(f"{path}: {len(twice):,} task ids are there twice, such as {twice[0]}; {_remedy(folder)}")
     return records
 
 

@@ -110,10 +110,8 @@ class Twin:
             near = (o for r in game.here[self.location] for o in self.inside[r])
             return any(kinds[o] == goal.lamp and o in lit for o in near)
         wanted = 2 if goal.kind == "pick_two_obj_and_place" else 1
-        for receptacle, content in self.inside.items():
-            if kinds[receptacle] != goal.receptacle:
-                continue
-            if sum(kinds[o] == goal.object and self.ready(o) for o in content) >= wanted:
+        for receptacle in game.asked:
+            if sum(kinds[o] == goal.object and self.ready(o) for o in self.inside[receptacle]) >= wanted:
                 return True
         return False
 
@@ -158,7 +156,8 @@ class Twin:
                         local[f"slice {thing} with {held}"] = (self._slice, (thing, held))
         self._local = local
         # Two sorted runs: sorting them together costs next to nothing.
-        self.admissible = tuple(sorted([*sorted(local), *game.travel[self.location]]))
+        here = self.location
+        self.admissible = tuple(sorted([*sorted(local), *[go for go, there in game.travel if there != here]]))
 
     def _list_uses_of(self, held: str, receptacle: str, accessible: bool, local: dict[str, Command]) -> None:
         game = self.game
