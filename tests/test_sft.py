@@ -5,7 +5,7 @@ import pytest
 import tiny
 import torch
 
-from bmrl.envs import Shown, demonstrations
+from bmrl.envs import ENVIRONMENTS, Shown, demonstrations
 from bmrl.envs.alfworld.demonstration import SEARCH_WEIGHT
 from bmrl.errors import UsageError
 from bmrl.optimizer import learning_rate
@@ -139,6 +139,9 @@ def test_demonstrations_are_won_and_noisy():
     assert {turn.weight for turns in made for turn in turns} == {0.0, SEARCH_WEIGHT, 1.0}
 
 
-def test_environment_without_an_expert_is_refused():
-    with pytest.raises(UsageError, match=r"sft\.source.*no expert"):
+def test_environment_without_an_expert_is_refused(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENTS, "scripted", "tiny:Corridor")
+    with pytest.raises(UsageError, match=r"sft\.source: scripted has no expert"):
+        demonstrations("scripted")
+    with pytest.raises(UsageError, match="unknown environment 'nowhere'"):
         demonstrations("nowhere")

@@ -201,13 +201,13 @@ def test_settings_that_make_no_sense_are_one_line() -> None:
 
 def test_another_world_for_a_target_that_has_its_own() -> None:
     for name in ("expert", "pocket"):
-        env = target.find(name, "last", "valid_unseen", "textworld_coin").recipe.env
+        env = target.find(name, "last", "valid_unseen", world="textworld_coin").recipe.env
         assert (env.name, env.args) == ("textworld_coin", {"source": "embedded"})
-    assert target.find("expert", "last", None, "alfworld").recipe.env == target.find("expert", "last").recipe.env
+    assert target.find("expert", "last", world="alfworld").recipe.env == target.find("expert", "last").recipe.env
     with pytest.raises(UsageError, match="--env: unknown environment 'coin'; known: alfworld, textworld_coin"):
-        target.find("expert", "last", None, "coin")
+        target.find("expert", "last", world="coin")
     with pytest.raises(UsageError, match="--split: the embedded games have no split test"):
-        target.find("oracle", "last", "test", "textworld_coin")
+        target.find("oracle", "last", "test", world="textworld_coin")
 
 
 @pytest.mark.parametrize(("model", "world", "told"), [
