@@ -168,8 +168,8 @@ BAD_OVERRIDES = [
     ),
     (
         "env.args.source=/nowhere",
-        "--set env.args.source=/nowhere: env.args.source: alfworld source '/nowhere': no such folder; give 'embedded' "
-        "or a folder of games",
+        "--set env.args.source=/nowhere: env.args.source: alfworld source '/nowhere': no such folder; give 'embedded', "
+        "'official' or a folder of games",
     ),
     ("trian.steps=3", "--set trian.steps=3: trian: unknown key; did you mean train?"),
     (
