@@ -36,7 +36,7 @@ quickstart: $(STAMP)
 
 # One thread per process: the tests are many small computations.
 test: $(STAMP)
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # pytest exits with 5 when a selection is empty; that is no failure.
 test-slow: $(ENGINE)
