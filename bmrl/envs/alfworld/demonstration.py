@@ -11,6 +11,7 @@ from bmrl.envs.alfworld.record import Record
 from bmrl.envs.alfworld.splits import embedded_contents
 from bmrl.envs.alfworld.twin import REFUSED
 from bmrl.envs.base import Shown, Task
+from bmrl.envs.disturbed import play_disturbed, refused_action
 
 # Share of the demonstrations that search in the order of the opening text. A small policy learns to look things
 # up in what it has read much sooner where the next place to search can be looked up, too.
@@ -54,37 +55,24 @@ def demonstration(
     # Two streams: a disturbance must not change the order in which the expert searches.
     disturb = Random(rng.getrandbits(64))
     expert = Expert(observation, Random(rng.getrandbits(64)), tidy=rng.random() < TIDY)
-    turns: list[Shown] = []
-    forced: list[str] = []
-    free = True  # the expert acts between two disturbances
-    refused = False
-    while len(turns) < max_turns:
-        if free and disturb.random() < noise:
-            forced = _disturbance(env.admissible or (), expert, disturb)
-        free = not forced
-        action = forced.pop() if forced else expert.act()
-        # What follows a refusal counts in full, a search or not: else the weights themselves would teach to try again.
-        weight = (SEARCH_WEIGHT if expert.searching and not refused else 1.0) if free else 0.0
-        step = env.step(action)
-        refused = step.observation.partition("\n")[0] == REFUSED
-        turns.append(Shown(observation, action, 0.0 if refused else weight))
-        if step.terminated:
-            return turns, step.won
-        expert.observe(action, step.observation)
-        observation = step.observation
-    return turns, False
+    return play_disturbed(
+        env,
+        observation,
+        expert,
+        lambda admissible: _disturbance(admissible, expert, disturb),
+        disturb,
+        noise=noise,
+        max_turns=max_turns,
+        search_weight=SEARCH_WEIGHT,
+        refusal=REFUSED,
+    )
 
 
 def _disturbance(admissible: Sequence[str], expert: Expert, rng: Random) -> list[str]:
     """One admissible action, or one that is refused as often as it is sent."""
     if rng.random() >= REFUSED_NOISE:
         return [rng.choice([c for c in admissible if c != "help"])]
-    while (action := _guess(expert, rng)) in admissible:
-        pass
-    repeats = 1
-    while rng.random() < REPEATED:
-        repeats += 1
-    return [action] * repeats
+    return refused_action(lambda: _guess(expert, rng), admissible, rng, repeated=REPEATED)
 
 
 def _guess(expert: Expert, rng: Random) -> str:

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from bmrl.envs.base import Shown
+from bmrl.envs.disturbed import play_disturbed, refused_action
 from bmrl.envs.textworld import generator, splits
 from bmrl.envs.textworld.env import WORLDS, task_of
 from bmrl.envs.textworld.expert import Expert
@@ -66,24 +67,17 @@ def demonstration(env: Any, task: Any, rng: Random, noise: float, max_turns: int
     # Two streams: a disturbance must not change the order in which the expert searches.
     disturb = Random(rng.getrandbits(64))
     expert = Expert(observation, Random(rng.getrandbits(64)), tidy=rng.random() < TIDY)
-    turns: list[Shown] = []
-    forced: list[str] = []
-    free = True  # the expert acts between two disturbances
-    refused = False
-    while len(turns) < max_turns:
-        if free and disturb.random() < noise:
-            forced = _disturbance(env.world, env.admissible or (), expert, disturb)
-        free = not forced
-        action = forced.pop() if forced else expert.act()
-        weight = (SEARCH_WEIGHT if expert.searching and not refused else 1.0) if free else 0.0
-        step = env.step(action)
-        refused = step.observation.partition("\n")[0] == REFUSED
-        turns.append(Shown(observation, action, 0.0 if refused else weight))
-        if step.terminated:
-            return turns, step.won
-        expert.observe(action, step.observation)
-        observation = step.observation
-    return turns, False
+    return play_disturbed(
+        env,
+        observation,
+        expert,
+        lambda admissible: _disturbance(env.world, admissible, expert, disturb),
+        disturb,
+        noise=noise,
+        max_turns=max_turns,
+        search_weight=SEARCH_WEIGHT,
+        refusal=REFUSED,
+    )
 
 
 def _disturbance(world: str, admissible: Sequence[str], expert: Expert, rng: Random) -> list[str]:
@@ -97,12 +91,7 @@ def _disturbance(world: str, admissible: Sequence[str], expert: Expert, rng: Ran
         kinds = ["go"] * len(by_verb) + sorted(by_verb)
         chosen = rng.choice([verb for verb in kinds if verb in verbs and verb in by_verb])
         return [rng.choice(by_verb[chosen])]
-    while (action := _guess(world, expert, rng)) in admissible:
-        pass
-    repeats = 1
-    while rng.random() < REPEATED:
-        repeats += 1
-    return [action] * repeats
+    return refused_action(lambda: _guess(world, expert, rng), admissible, rng, repeated=REPEATED)
 
 
 def _guess(world: str, expert: Expert, rng: Random) -> str:
