@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,31 @@ from bmrl.envs.replay import plan_fault as replay
 from bmrl.errors import BmrlError, UsageError
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+ENV = click.option("--env", "world", default="alfworld", show_default=True, metavar="NAME", help="Environment.")
 SOURCE = click.option(
     "--source",
-    default="embedded",
-    show_default=True,
     metavar="SOURCE",
-    help="Where games are: `embedded`, `official`, `auto`, or a folder of games.",
+    help="Where games are: `embedded` (default); for ALFWorld also `official`, `auto`, or a folder of games.",
 )
 ENGINE = click.option(
     "--engine",
     type=click.Choice(["fast", "textworld"]),
-    default="fast",
-    show_default=True,
-    help="Plain Python, or ALFWorld's own (needs bmrl[alfworld]).",
+    help="Of ALFWorld: plain Python (default), or its own (needs bmrl[alfworld]).",
 )
 SPLIT = click.option("--split", "names", multiple=True, metavar="NAME", help="Only this split. Repeatable.")
+
+
+def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = [value.partition("=") for value in values]
+    for (name, equals, rest), value in zip(pairs, values, strict=True):
+        if not (name and equals and rest):
+            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE")
+    return {name: rest for name, _, rest in pairs}
+
+
+ARGS = click.option(
+    "--arg", "args", multiple=True, metavar="K=V", callback=_arguments, help="Of the environment. Repeatable."
+)
 
 LISTED = 10  # games that are left out, by name
 
@@ -119,12 +129,14 @@ def make(folder: Path | None, embedded: bool, form: str, unseen: bool, **options
 
 
 @games.command(cls=Command, epilog="Example: bmrl games info --json")
+@ENV
+@ARGS
 @SOURCE
 @SPLIT
 @JSON
-def info(source: str, names: tuple[str, ...], as_json: bool) -> None:
+def info(names: tuple[str, ...], as_json: bool, **where: Any) -> None:
     """Say which games there are, of which kinds, and how long their shortest plans are."""
-    env = _environment(source)
+    env = _environment(**where)
     found = {name: summary(env, name) for name in _splits(env, names)}
     if as_json:
         click.echo(json.dumps(found))
@@ -162,12 +174,14 @@ def summary(env: Env, split: str) -> dict[str, Any]:
 
 
 @games.command(cls=Command, epilog="Example: bmrl games verify --split valid_seen")
+@ENV
+@ARGS
 @SOURCE
 @ENGINE
 @SPLIT
-def verify(source: str, engine: str, names: tuple[str, ...]) -> None:
+def verify(names: tuple[str, ...], **where: Any) -> None:
     """Play every stored plan; each must win with its last command and not before."""
-    env = _environment(source, engine)
+    env = _environment(**where)
     odd: list[str] = []
     for name in _splits(env, names):
         tasks = env.tasks(name)
@@ -178,17 +192,9 @@ def verify(source: str, engine: str, names: tuple[str, ...]) -> None:
         raise BmrlError("\n".join([*odd[:20], *([f"and {len(odd) - 20} more"] if odd[20:] else [])]))
 
 
-def _arguments(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    pairs = [value.partition("=") for value in values]
-    for (name, equals, rest), value in zip(pairs, values, strict=True):
-        if not (name and equals and rest):
-            raise click.BadParameter(f"{value!r} is not of the form NAME=VALUE")
-    return {name: rest for name, _, rest in pairs}
-
-
 @games.command(cls=Command, epilog="Example: bmrl games check alfworld --arg admissible=true")
 @click.argument("name")
-@click.option("--arg", "args", multiple=True, metavar="K=V", callback=_arguments, help="An argument. Repeatable.")
+@ARGS
 @SPLIT
 @click.option(
     "--turns",
@@ -205,12 +211,9 @@ def check(name: str, args: dict[str, str], names: tuple[str, ...], turns: int, a
     It is played: what it answers, whether it answers the same again, and what it disturbs. Every
     failed check is a line; docs/environments.md says what each asks for.
     """
-    from bmrl.envs import environment, parameters
     from bmrl.envs.checking import check as checked
 
-    known = parameters(environment(name))
-    given = {arg: _value(value, known.get(arg)) for arg, value in args.items()}
-    found = checked(name, given, splits=names, turns=turns)
+    found = checked(name, _values(name, args), splits=names, turns=turns)
     problems = [f"{test}: {line}" for test, lines in found.items() for line in lines]
     passed = [test for test, lines in found.items() if not lines]
     if as_json:
@@ -221,29 +224,21 @@ def check(name: str, args: dict[str, str], names: tuple[str, ...], turns: int, a
         raise BmrlError("\n".join(problems))
 
 
-def _value(text: str, parameter: Any) -> Any:
-    """A value of the command line, as the argument's type, or as what it looks like."""
-    if parameter is not None and parameter.annotation is str:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 @games.command(cls=Command, epilog="Example: bmrl games play --split valid_seen --task 3 --budget 10")
+@ENV
+@ARGS
 @SOURCE
 @ENGINE
 @click.option("--split", default="valid_seen", show_default=True, metavar="NAME", help="Split of the game.")
 @click.option("--task", default="1", show_default=True, metavar="N|ID", help="Its number in the split, or its id.")
 @click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Most turns; none by default.")
-def play(source: str, engine: str, split: str, task: str, budget: int | None) -> None:
+def play(split: str, task: str, budget: int | None, **where: Any) -> None:
     """Play a game in the terminal.
 
     One command a line; `?` lists the commands that would be accepted, and takes no turn. The end of
     the input (Ctrl-D) stops.
     """
-    env = _environment(source, engine)
+    env = _environment(**where)
     chosen = _task(env.tasks(split), task, split)
     click.echo(env.reset(chosen))
     turns = 0
@@ -274,11 +269,36 @@ def _task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
     raise UsageError(f"--task: {split} has no game {wanted}; give a number from 1 to {len(tasks)}, or its task_id")
 
 
-def _environment(source: str, engine: str = "fast") -> Any:
-    from bmrl.envs import make as environment
+def _environment(world: str, args: Mapping[str, str], source: str | None = None, engine: str | None = None) -> Any:
+    from bmrl.envs import make as made
 
-    return environment("alfworld", source=source, engine=engine)
+    given = _values(world, args)
+    given |= {name: value for name, value in (("source", source), ("engine", engine)) if value is not None}
+    if world == "alfworld":
+        given.setdefault("source", "embedded")  # not what $ALFWORLD_DATA happens to name
+    return made(world, **given)
 
 
 def _splits(env: Any, names: Sequence[str]) -> list[str]:
-    return list(names) or env.splits()
+    return list(names) or (env.splits() if hasattr(env, "splits") else ["train"])
+
+
+def _values(world: str, args: Mapping[str, str]) -> dict[str, Any]:
+    """Arguments of the command line, as the environment's types, or as what they look like."""
+    from bmrl.envs import environment, parameters
+    from bmrl.recipe.load import argument_problems
+
+    known = parameters(environment(world))
+    values = {name: _value(text, known.get(name)) for name, text in args.items()}
+    if problems := [f"--arg {key[-1]}: {problem}" for key, problem in argument_problems(world, values)]:
+        raise UsageError("\n".join(problems))
+    return values
+
+
+def _value(text: str, parameter: Any) -> Any:
+    if parameter is not None and parameter.annotation is str:
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -395,7 +395,7 @@ def test_alfworld_passes(capsys):
     ("line", "told"),
     [
         (["alfwrld"], "bmrl: unknown environment 'alfwrld'; did you mean 'alfworld'?"),
-        (["alfworld", "--arg", "sauce=x"], "bmrl: env.args.sauce: alfworld has no such argument; did you mean 'source'?"),
+        (["alfworld", "--arg", "sauce=x"], "bmrl: --arg sauce: alfworld has no such argument; did you mean source?"),
         (["alfworld", "--arg", "source"], "'source' is not of the form NAME=VALUE"),
         (["alfworld", "--split", "trian"], "bmrl: api: tasks('trian') raised UsageError: unknown split 'trian'"),
     ],

@@ -61,6 +61,33 @@ def test_a_split_in_numbers():
     }
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (["info", "--env", "textworld_con"], "unknown environment 'textworld_con'; did you mean 'textworld_coin'?"),
+        (["verify", "--env", "textworld_coin", "--engine", "fast"], "env.args.engine: textworld_coin has no such"),
+        (["play", "--env", "textworld_coin", "--source", "/no"], "source '/no'; known: embedded, generated"),
+        (["info", "--arg", "admissible=x"], '--arg admissible: expected true or false, got text "x"'),
+        (["check", "textworld_coin", "--arg", "games=x"], '--arg games: expected a whole number, got text "x"'),
+        (["info", "--env", "textworld_coin", "--arg", "game=3"], "--arg game: textworld_coin has no such argument"),
+    ],
+)
+def test_an_environment_that_is_not_so_is_one_line(run, line, words):
+    code, out, err = run(*line)
+    assert (code, out) == (2, "") and words in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("textworld") is None, reason="needs textworld: pip install 'bmrl[textworld]'")
+@pytest.mark.slow
+def test_games_of_another_world(run):
+    more = ("--env", "textworld_coin", "--arg", "source=generated", "--arg", "games=2", "--arg", "length=2", "--arg", "rooms=4")
+    code, out, _ = run("info", *more, "--split", "train")
+    assert code == 0 and out.startswith("train: 2 games, shortest plans 2 to 2, mean 2.0\n")
+    assert run("verify", *more, "--split", "train")[1] == "train: 2 of 2 games won by their plans\n"
+    code, out, _ = run("play", *more, "--split", "train", "--budget", "1", said="?\nlook\n")
+    assert code == 0 and "\nlook\n" in out and out.endswith("the budget of 1 turns is used up\n")
+
+
 def test_info_of_one_split_as_json(run):
     code, out, _ = run("info", "--split", "valid_seen", "--json")
     assert code == 0

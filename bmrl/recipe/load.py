@@ -116,7 +116,7 @@ def _environment(data: Any) -> list[Problem]:
         environment(name)
     except UsageError as error:
         return [(("env", "name"), str(error))]
-    problems = list(_arguments(name, args))
+    problems = list(argument_problems(name, args))
     if not problems:
         try:
             make(name, **args).close()
@@ -128,7 +128,8 @@ def _environment(data: Any) -> list[Problem]:
     return [*problems, *unknown_splits(name, args, section)]
 
 
-def _arguments(name: str, args: dict[str, Any]) -> Iterator[Problem]:
+def argument_problems(name: str, args: Mapping[str, Any]) -> Iterator[Problem]:
+    """Arguments of an environment that it does not know, needs, or has as another type."""
     known = parameters(environment(name))
     for arg in missing(known, args):
         yield ("env", "args"), f"{name} needs the argument {arg}; add it"
