@@ -30,13 +30,12 @@ class _World:
         source: "embedded" or "generated".
         admissible: whether the agent is shown the admissible commands after each observation.
         asked: the generated games.
-        plain: whether all settings of the generator are at their defaults.
     """
 
-    def __init__(self, world: str, source: str, admissible: bool, asked: splits.Asked, plain: bool) -> None:
+    def __init__(self, world: str, source: str, admissible: bool, asked: splits.Asked) -> None:
         if source not in SOURCES:
             raise UsageError(f"textworld_{world} source {source!r}; known: {', '.join(SOURCES)}")
-        if source == "embedded" and not plain:
+        if source == "embedded" and asked != WORLDS[world](source="generated")._asked:  # its defaults
             raise UsageError(
                 f"textworld_{world} source 'embedded' is as it is; difficulty counts with source: generated"
             )
@@ -175,9 +174,7 @@ class CookingEnv(_World):
         _refuse("cooking", "rooms", rooms, (1, 6, 9, 12))
         _refuse("cooking", "take", take, range(recipe + 1))
         settings = {"recipe": recipe, "rooms": rooms, "open": open, "cook": cook, "cut": cut, "take": take or recipe}
-        asked = _asked(games, seed, **settings)
-        plain = asked == _asked(100, 0, recipe=1, rooms=6, open=True, cook=True, cut=True, take=1)
-        super().__init__("cooking", source, admissible, asked, plain)
+        super().__init__("cooking", source, admissible, _asked(games, seed, **settings))
 
 
 class CoinEnv(_World):
@@ -207,8 +204,7 @@ class CoinEnv(_World):
         most = min(100, 4 * length) if mode == "simple" else 100
         if not length <= rooms <= most:
             raise UsageError(f"textworld_coin rooms {rooms}; with length {length} from {length} to {most}")
-        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
-        super().__init__("coin", source, admissible, asked, asked == _asked(100, 0, length=5, rooms=10, mode="simple"))
+        super().__init__("coin", source, admissible, _asked(games, seed, length=length, rooms=rooms, mode=mode))
 
 
 class TreasureEnv(_World):
@@ -236,9 +232,7 @@ class TreasureEnv(_World):
         _refuse("treasure", "mode", mode, MODES[1])
         _refuse("treasure", "length", length, range(1, 21))
         _refuse("treasure", "rooms", rooms, range(2, 21))
-        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
-        plain = asked == _asked(100, 0, length=3, rooms=6, mode="medium")
-        super().__init__("treasure", source, admissible, asked, plain)
+        super().__init__("treasure", source, admissible, _asked(games, seed, length=length, rooms=rooms, mode=mode))
 
 
 WORLDS = {"cooking": CookingEnv, "coin": CoinEnv, "treasure": TreasureEnv}
