@@ -191,7 +191,7 @@ def test_names_that_are_unusual_are_played(train):
 def test_the_home_of_nobody_is_one_line(monkeypatch):
     for source in ("~nobody of this name/games", "official", "auto"):
         monkeypatch.setenv("ALFWORLD_DATA", "~nobody of this name/games")
-        with pytest.raises(UsageError, match="no such folder|there is no"):
+        with pytest.raises(UsageError, match=r"no such folder|there is no"):
             AlfworldEnv(source)
 
 
@@ -256,6 +256,37 @@ def test_the_hash_and_the_list_follow_the_files(train):
     assert len(env.tasks("train")) == 2
 
 
+def test_the_hash_knows_the_ids(train):
+    before = AlfworldEnv(str(train.parent)).split_hash("train")
+    (train / RECORDS[2].task_id).rename(train / "zzz")  # the same games in the same order
+    (train / RECORDS[1].task_id).rename(train / "yyy")
+    (train / RECORDS[0].task_id).rename(train / "xxx")
+    assert AlfworldEnv(str(train.parent)).split_hash("train") != before
+
+
+def test_the_first_five_are_named_and_the_others_counted(tmp_path):
+    for number in range(6):
+        write(tmp_path / "train", f"{number}/trial", "{")
+    told = complaint(tmp_path)
+    assert "6 unreadable games" in told and "4/trial" in told
+    assert "5/trial" not in told and "; and 1 more" in told
+
+
+def test_what_is_read_of_a_game_is_what_it_was_made_from(tmp_path):
+    """All six kinds: what is asked for, a shortest plan, and, where it is evaluated, how long a search takes."""
+    assert len({record.kind for record in RECORDS}) == 6
+    for split in ("train", "other"):
+        for number, record in enumerate(RECORDS):
+            write(tmp_path / split, record.task_id, game(number))
+    env = AlfworldEnv(str(tmp_path))
+    for split in ("train", "other"):
+        found = {task.task_id: task for task in env.tasks(split)}
+        for record in RECORDS:
+            task = found[record.task_id]
+            assert (task.kind, len(task.plan)) == (record.kind, len(record.plan))
+            assert task.search_turns == (() if split == "train" else record.search_turns)
+
+
 def test_each_file_is_read_once(train, monkeypatch):
     env = AlfworldEnv(str(train.parent))
     env.tasks("train")
@@ -312,7 +343,7 @@ def test_a_record_that_is_none_is_one_line(tmp_path, change):
         '{"splits": {}}',
         '{"splits": []}',
         '{"splits": {"train": null}}',
-        *('{"splits": {"train": %s}}' % json.dumps({"file": "f", "sha256": "0", "games": 1} | odd) for odd in (
+        *(json.dumps({"splits": {"train": {"file": "f", "sha256": "0", "games": 1} | odd}}) for odd in (
             {"file": "a\0b"}, {"file": "."}, {"sha256": 5}, {"games": "many"}, {"games": None},
         )),
     ],

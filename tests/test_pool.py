@@ -196,6 +196,14 @@ def test_environments_are_closed(count: int, tmp_path: Path) -> None:
     assert sorted((tmp_path / "closed").read_text().split()) == ["0", "1", "1", "2"]
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_environment_that_cannot_be_closed_disturbs_nothing(count: int) -> None:
+    with pool(workers=count, label="close raises") as p:
+        assert len(p.tasks("train")) == 3
+        (answer,) = ask(p, {0: Task("t", "echo", data="leave")})
+        assert isinstance(answer, Failed) and answer.error == "SystemExit: the game is over"
+
+
 @pytest.mark.parametrize("deed", ["hang", "spin"])
 def test_closing_does_not_wait_for_those_that_hang(deed: str) -> None:
     begun = time.monotonic()
@@ -291,6 +299,8 @@ def test_an_environment_that_forks_or_waits_for_children_is_answered_once() -> N
         # Nobody is left to wait for: the worker has no children of its own.
         (answer,) = ask(p, {1: "wait"})
         assert isinstance(answer, Failed) and answer.error.startswith("ChildProcessError")
+        (answer,) = ask(p, {0: "fork and exit"})
+        assert answer == Failed(0, EndReason.ENV_ERROR, "the worker process ended with exit code 3")
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """TextWorld's games as far as they need no TextWorld: what is embedded, the planner, the expert's reading."""
 
+import gzip
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +14,11 @@ from transformers import AutoTokenizer
 from bmrl import target
 from bmrl.check import missing
 from bmrl.envs import make
-from bmrl.envs.textworld import splits
+from bmrl.envs.textworld import generator, splits
 from bmrl.envs.textworld.expert import Expert
 from bmrl.envs.textworld.memory import Memory
 from bmrl.envs.textworld.plan import Missing, errands, walk
-from bmrl.envs.textworld.record import record_from_json
+from bmrl.envs.textworld.record import Record, record_from_json
 from bmrl.envs.textworld.view import HELD, Goal, View
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
@@ -262,7 +264,7 @@ def test_a_damaged_cache_is_made_anew(cached: list[str]) -> None:
 
 def test_a_cache_that_cannot_be_is_one_line(cached: list[str], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("")
-    with pytest.raises(BmrlError, match="generated games cannot be kept.*XDG_CACHE_HOME") as caught:
+    with pytest.raises(BmrlError, match=r"generated games cannot be kept.*XDG_CACHE_HOME") as caught:
         kept()
     assert "\n" not in str(caught.value)
 

@@ -152,7 +152,8 @@ class Pool:
         try:
             return question(env)
         finally:
-            env.close()
+            with contextlib.suppress(Exception, SystemExit):
+                env.close()
 
     def _ask(self, slot: int, request: Task | str) -> None:
         if not 0 <= slot < self._slots:

@@ -212,7 +212,6 @@ def _serve(channel: socket.socket, requests: "SimpleQueue[bytes | None]") -> Non
         send(channel, describe(error).encode())
         return
     send(channel, b"")
-    worker = os.getpid()
     while (message := requests.get()) is not None:
         try:
             slot, request = pickle.loads(message)  # noqa: S301 (from the pool)
@@ -220,8 +219,6 @@ def _serve(channel: socket.socket, requests: "SimpleQueue[bytes | None]") -> Non
             answer: Step | str = describe(error)
         else:
             answer = table.answer(slot, request)
-        if os.getpid() != worker:
-            return  # a copy that the environment made: two answers to one request would be taken for the next one's
         send(channel, pickle.dumps(answer))
     table.close()
 
@@ -234,6 +231,8 @@ def main() -> None:
     _end_with_worker()
     _die_with_parent()
     channel = socket.socket(fileno=os.dup(0))
+    # A copy that an environment forks would answer, too, and hide from the pool that this process has ended.
+    os.register_at_fork(after_in_child=channel.close)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an environment that reads its input finds none
     requests: SimpleQueue[bytes | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()

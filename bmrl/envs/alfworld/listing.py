@@ -83,7 +83,7 @@ def listing(folder: Path, split: str) -> Listing:
     for task_id, reason in sorted(_folders(root)):
         try:
             if not task_id.isprintable():
-                raise BmrlError(f"{ascii(task_id)}: the name is no text on one line; rename it")
+                raise BmrlError(f"{task_id!a}: the name is no text on one line; rename it")
             file = _File("", reason) if reason else _read(root, task_id, searched=split != "train")
         except BmrlError as error:
             damaged.append(str(error))
