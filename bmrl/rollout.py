@@ -21,6 +21,8 @@ from bmrl.seeds import stream
 from bmrl.types import Completion, EndReason, Episode, Play, Turn
 
 T = TypeVar("T")
+# Characters. To cut megabytes into tokens takes minutes and gigabytes; that they do not fit is seen without.
+LONGEST_TOKEN = 256
 
 
 class Sampler(Protocol):
@@ -143,6 +145,9 @@ def rollout(
         for row, state in list(live.items()):
             told = announcement(announce, state.play.budget, len(state.turns))
             shown[row] = f"{state.observation}\n{told}" if told else state.observation
+            if len(shown[row]) > LONGEST_TOKEN * context_tokens:
+                end(row, EndReason.CONTEXT)
+                continue
             ids = chat.following(shown[row], stopped=state.stopped) if state.turns else chat.opening(shown[row])
             if state.tokens + len(ids) + turn_tokens > context_tokens:
                 end(row, EndReason.CONTEXT)

@@ -98,7 +98,18 @@ def test_an_environment_that_is_not_so_is_one_line(run, line, words):
 @pytest.mark.skipif(find_spec("textworld") is None, reason="needs textworld: pip install 'bmrl[textworld]'")
 @pytest.mark.slow
 def test_games_of_another_world(run):
-    more = ("--env", "textworld_coin", "--arg", "source=generated", "--arg", "games=2", "--arg", "length=2", "--arg", "rooms=4")
+    more = (
+        "--env",
+        "textworld_coin",
+        "--arg",
+        "source=generated",
+        "--arg",
+        "games=2",
+        "--arg",
+        "length=2",
+        "--arg",
+        "rooms=4",
+    )
     code, out, _ = run("info", *more, "--split", "train")
     assert code == 0 and out.startswith("train: 2 games, shortest plans 2 to 2, mean 2.0\n")
     assert run("verify", *more, "--split", "train")[1] == "train: 2 of 2 games won by their plans\n"
@@ -175,6 +186,12 @@ def test_the_knobs_do_what_they_say():
         classes = [class_of(thing) for thing, _ in made.objects]
         assert classes.count(made.object) == 2 and len(classes) == 2 + 4
         assert 5 <= len(made.plan) <= 8
+
+
+@pytest.mark.parametrize("turns", [4, 5, 6])
+def test_both_ends_of_a_range_of_turns_are_meant(turns):
+    made = generator.make_game("pick_and_place_simple", "range", difficulty=generator.Difficulty(plan=(turns, turns)))
+    assert len(made.plan) == turns
 
 
 @pytest.mark.parametrize(

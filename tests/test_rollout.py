@@ -1,5 +1,8 @@
 """The rollout: budgets exact, one end reason each, prompts only ever extended, nothing after the end."""
 
+import time
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -70,6 +73,22 @@ def test_every_prompt_is_a_prefix_of_an_episodes_tokens():
     whole = [e.token_ids for e in episodes]
     for prompt in sampler.prompts:
         assert any(ids[: len(prompt)] == prompt for ids in whole)
+
+
+class Endless(tiny.Corridor):
+    """Writes five million words at place 1."""
+
+    def step(self, action):
+        answer = super().step(action)
+        return replace(answer, observation="door " * 5_000_000) if self.left == 1 else answer
+
+
+def test_an_observation_of_megabytes_ends_its_episode_and_is_not_cut_into_tokens():
+    begun = time.monotonic()
+    episodes, sampler = play(says("go"), [(4, 8), (1, 8)], make=Endless)
+    assert [(e.end_reason, len(e.turns)) for e in episodes] == [(EndReason.CONTEXT, 3), (EndReason.SUCCESS, 1)]
+    assert sampler.transcripts == {}
+    assert time.monotonic() - begun < 5  # cut into tokens it takes a minute
 
 
 def test_mask_is_exactly_what_was_sampled_also_where_stop_and_pad_stand_in_a_prompt():
