@@ -4,8 +4,10 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from bmrl.errors import BmrlError, UsageError
 from bmrl.policy.model import Policy, one_line, seeded
@@ -110,3 +112,37 @@ def reference(policy: Policy) -> Iterator[None]:
     else:
         with policy.model.disable_adapter():
             yield
+
+
+def merged_weights(policy: Policy) -> list[tuple[Any, Tensor]]:
+    """Every adapted layer with its weight plus the adapter's, so that sampling need not compute the two apart.
+
+    Only for float32: the weights of 16 bit would round most of a small adapter away, and those of 4 bit all of it.
+
+    Returns:
+        (layer, weight) pairs for ``using_weights``; none without an adapter, or where a layer is not plain float32.
+    """
+    if not policy.adapted:
+        return []
+    from peft.tuners.lora import Linear, LoraLayer
+
+    layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
+    if not all(isinstance(layer, Linear) and layer.weight.dtype == torch.float32 for layer in layers):
+        return []
+    with torch.no_grad():
+        return [(layer, layer.base_layer.weight + layer.get_delta_weight("default")) for layer in layers]
+
+
+@contextmanager
+def using_weights(merged: list[tuple[Any, Tensor]]) -> Iterator[None]:
+    """These layers with these weights and without their adapters; afterwards as before, bit for bit."""
+    before = [layer.base_layer.weight.data for layer, _ in merged]
+    try:
+        for layer, weight in merged:
+            layer.base_layer.weight.data = weight
+            layer.merged_adapters.append("default")
+        yield
+    finally:
+        for (layer, _), weight in zip(merged, before, strict=True):
+            layer.base_layer.weight.data = weight
+            layer.merged_adapters.clear()
