@@ -127,7 +127,7 @@ class LiveSampler:
         decoded = sum(bool(state.sampled) for state in active.values())
         counters = self.counters
         read_before = counters.prefill_tokens
-        with torch.no_grad(), self._sampling():
+        with torch.inference_mode(), self._sampling():
             states = self._read(active)
             uniforms = np.array([state.draws.pop(0) for state in active.values()])
             picks, logps = sample(self.policy.logits(states), uniforms, temperature)
@@ -152,7 +152,8 @@ class LiveSampler:
         """No dropout, no activation checkpointing (which would ignore the cache), our attention, merged weights."""
         config = self.policy.causal.config.get_text_config()
         before = config._attn_implementation
-        self.policy.model.eval()
+        if self.policy.model.training:  # to ask costs nothing, to set it walks through all modules
+            self.policy.model.eval()
         config._attn_implementation = NAME
         try:
             with using_weights(self._merged):

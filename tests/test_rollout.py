@@ -1,6 +1,7 @@
 """The rollout: budgets exact, one end reason each, prompts only ever extended, nothing after the end."""
 
-from dataclasses import replace
+import heapq
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
 from bmrl.policy import Policy, merged_weights, token_logprobs
 from bmrl.rollout import rollout
+from bmrl.run.compose import cache_token_bytes
 from bmrl.sampler import LiveSampler
 from bmrl.types import EndReason, Play
 
@@ -213,33 +215,41 @@ def test_batched_rollout_equals_one_episode_at_a_time(temperature):
     assert len(lengths) > 3, "a test in which all rows are alike would show nothing"
 
 
+@dataclass(frozen=True, slots=True)
 class Cramped(Policy):
-    """Has memory for so many tokens at once."""
+    """Has memory for so many tokens at once; ``refused`` tells how many it was asked for beyond that."""
 
-    most = 40
+    most: int
+    refused: list[int] = field(default_factory=list)
 
     def hidden(self, **inputs):
-        if inputs["input_ids"].numel() > self.most:
+        if (tokens := inputs["input_ids"].numel()) > self.most:
+            self.refused.append(tokens)
             raise torch.OutOfMemoryError("out of memory")
-        return super().hidden(**inputs)
+        return Policy.hidden(self, **inputs)
 
 
-def cramped(policy):
-    return Cramped(policy.model, policy.causal, policy.tokenizer, policy.device, policy.name)
+def cramped(policy, most):
+    return Cramped(policy.model, policy.causal, policy.tokenizer, policy.device, policy.name, most)
 
 
 def test_the_same_tokens_however_the_work_is_done(monkeypatch):
     policy = tiny.policy()
     alone, _ = live(policy, WANTED, rows=1)
     whole, sampler = live(policy, WANTED, rows=64)
-    ways = {"64 rows": whole, "memory for 40 tokens at once": live(cramped(policy), WANTED, rows=64)[0]}
+    ways = {"64 rows": whole}
+    small = cramped(policy, 40)
+    ways["memory for 40 tokens at once"], _ = live(small, WANTED, rows=64)
+    assert small.refused
     ways["workers"], _ = live(policy, WANTED, rows=16, workers=2)
     with monkeypatch.context() as patch:
         patch.setattr("bmrl.sampler.SHARED", 1)
         ways["beginnings shared"], shared = live(policy, WANTED, rows=16)
     with monkeypatch.context() as patch:
         patch.setattr("bmrl.sampler.FORWARD_TOKENS", 20)
-        ways["20 tokens at once"], _ = live(policy, WANTED, rows=16)
+        small = cramped(policy, 20)
+        ways["20 tokens at once"], _ = live(small, WANTED, rows=16)
+        assert not small.refused
     with monkeypatch.context() as patch:
         patch.setattr("bmrl.sampler.layout", lambda *given, together: kv_cache.layout(*given, together=True))
         ways["attention together"], padded = live(policy, WANTED, rows=16)
@@ -253,14 +263,20 @@ def test_the_same_tokens_however_the_work_is_done(monkeypatch):
     assert padded.counters.attention_computed > padded.counters.attention_needed
 
 
+@pytest.mark.parametrize("rows", [2, 3, 16])
+def test_no_place_ever_waits(rows):
+    # Each place plays one episode after the other, a token a step, those of the queue in its order: the steps are
+    # those of the place that is busy longest.
+    episodes, sampler = live(tiny.policy(), WANTED, rows=rows)
+    busy = [0] * rows
+    for episode in sorted(episodes, key=lambda e: -e.budget):
+        heapq.heapreplace(busy, busy[0] + episode.action_tokens)
+    assert sampler.counters.steps == max(busy)
+
+
 def test_memory_that_does_not_hold_one_row_is_one_line():
-    policy = cramped(tiny.policy())
-    policy.__class__.most = 5
-    try:
-        with pytest.raises(BmrlError, match=r"not enough memory to read .* lower rollout\.kv_cache_gb"):
-            live(policy, WANTED, rows=4)
-    finally:
-        policy.__class__.most = 40
+    with pytest.raises(BmrlError, match=r"not enough memory to read .* lower rollout\.kv_cache_gb"):
+        live(cramped(tiny.policy(), 5), WANTED, rows=4)
 
 
 def test_neighbours_attend_together_and_what_that_pads_is_counted():
@@ -294,6 +310,16 @@ def test_a_row_in_a_turn_too_long_or_beyond_the_last_is_refused():
         sampler.begin(1, [1, 2, 3, 4, 5], np.zeros(5))
     with pytest.raises(ValueError, match="row 2 of a sampler made for 2"):
         sampler.begin(2, [1], np.zeros(1))
+
+
+def test_the_cache_takes_what_was_predicted():
+    policy = tiny.policy()
+    sampler = LiveSampler(policy, rows=3, context_tokens=32)
+    said(sampler, CHAT.opening("You are at place 3."), np.array([0.5]))
+    blocks = [*sampler._cache._keys, *sampler._cache._values]
+    # Keys and values of two layers of two heads of width 8 in float32.
+    assert cache_token_bytes(policy) == 2 * 2 * 2 * 8 * 4
+    assert sum(block.nbytes for block in blocks) == 3 * 32 * cache_token_bytes(policy)
 
 
 def test_merged_weights_leave_the_model_as_it_was():
