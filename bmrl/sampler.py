@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from bmrl.errors import BmrlError
 from bmrl.kv_cache import NAME, LiveCache, Segment, layout
-from bmrl.policy import Policy, merged_weights, using_weights
+from bmrl.policy import Policy, Swaps, for_sampling, swapped
 from bmrl.types import Completion
 
 # Most tokens of a forward, unless a single row brings more: bounds what its activations take.
@@ -79,7 +78,7 @@ class LiveSampler:
         config = policy.causal.config.get_text_config()
         self._cache = LiveCache(config.num_hidden_layers, rows, context_tokens)
         self._live: dict[int, _Row] = {}
-        self._merged: list[tuple[Any, Tensor]] = []
+        self._swaps = Swaps([], [])
 
     def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
         """A turn of a row; one not seen before, or dropped, is new.
@@ -95,7 +94,7 @@ class LiveSampler:
         if not 0 <= row < self.rows:
             raise ValueError(f"row {row} of a sampler made for {self.rows}")
         if not self._live:
-            self._merged = merged_weights(self.policy)
+            self._swaps = for_sampling(self.policy)
         state = self._live.setdefault(row, _Row())
         if state.draws:
             raise ValueError(f"row {row} is in a turn already")
@@ -149,14 +148,14 @@ class LiveSampler:
 
     @contextmanager
     def _sampling(self) -> Iterator[None]:
-        """No dropout, no activation checkpointing (which would ignore the cache), our attention, merged weights."""
+        """No dropout, no activation checkpointing (it would ignore the cache), our attention, the fastest adapter."""
         config = self.policy.causal.config.get_text_config()
         before = config._attn_implementation
         if self.policy.model.training:  # to ask costs nothing, to set it walks through all modules
             self.policy.model.eval()
         config._attn_implementation = NAME
         try:
-            with using_weights(self._merged):
+            with swapped(self._swaps):
                 yield
         finally:
             config._attn_implementation = before

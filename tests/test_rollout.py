@@ -12,7 +12,7 @@ from bmrl import kv_cache
 from bmrl.envs.base import Step, Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
-from bmrl.policy import Policy, merged_weights, token_logprobs
+from bmrl.policy import Policy, for_sampling, token_logprobs
 from bmrl.rollout import rollout
 from bmrl.run.compose import cache_token_bytes
 from bmrl.sampler import LiveSampler
@@ -322,13 +322,20 @@ def test_the_cache_takes_what_was_predicted():
     assert sum(block.nbytes for block in blocks) == 3 * 32 * cache_token_bytes(policy)
 
 
-def test_merged_weights_leave_the_model_as_it_was():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sampling_leaves_the_model_as_it_was(dtype):
     policy = tiny.policy()
+    for name, parameter in policy.model.named_parameters():
+        if "lora_" not in name:  # adapters stay in float32
+            parameter.data = parameter.data.to(dtype)
     before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    swaps = for_sampling(policy)
+    # Two layers of seven: their weights with the adapter added, or the two matrices of each adapter.
+    assert (len(swaps.weights), len(swaps.merged)) == ((14, 14) if dtype is torch.float32 else (28, 0))
+    assert {tensor.dtype for _, tensor in swaps.weights} == {dtype}
     live(policy, WANTED, rows=4)
     assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
-    assert len(merged_weights(policy)) == 14  # two layers of seven
-    assert not any(layer.merged for layer, _ in merged_weights(policy))
+    assert not any(layer.merged for layer in swaps.merged)
 
 
 def test_seed_decides_and_episodes_of_a_group_differ():

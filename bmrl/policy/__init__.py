@@ -1,10 +1,11 @@
 """The policy: `model` says what it is, `load` reads it, `adapter` is the part of it that is trained."""
 
 from bmrl.policy.adapter import (
+    Swaps,
     add_reference,
-    merged_weights,
+    for_sampling,
     reference,
-    using_weights,
+    swapped,
     with_adapter,
     with_new_adapter,
 )
@@ -13,15 +14,16 @@ from bmrl.policy.model import Policy, seeded, token_logprobs
 
 __all__ = [
     "Policy",
+    "Swaps",
     "add_reference",
+    "for_sampling",
     "load",
-    "merged_weights",
     "new_model",
     "reference",
     "save_model",
     "seeded",
+    "swapped",
     "token_logprobs",
-    "using_weights",
     "with_adapter",
     "with_new_adapter",
 ]

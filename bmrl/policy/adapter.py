@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,35 +115,50 @@ def reference(policy: Policy) -> Iterator[None]:
             yield
 
 
-def merged_weights(policy: Policy) -> list[tuple[Any, Tensor]]:
-    """Every adapted layer with its weight plus the adapter's, so that sampling need not compute the two apart.
+@dataclass(frozen=True, slots=True)
+class Swaps:
+    """What sampling computes with in place of what the update does.
 
-    Only for float32: the weights of 16 bit would round most of a small adapter away, and those of 4 bit all of it.
+    Attributes:
+        weights: parameters and the tensors that stand in for their data.
+        merged: layers whose weight holds the adapter already.
+    """
 
-    Returns:
-        (layer, weight) pairs for ``using_weights``; none without an adapter, or where a layer is not plain float32.
+    weights: list[tuple[nn.Parameter, Tensor]]
+    merged: list[Any]
+
+
+def for_sampling(policy: Policy) -> Swaps:
+    """The adapter in the form that costs sampling least; see ``swapped``.
+
+    In float32 it is added to the weights. Weights of 16 bit would round most of a small adapter away, and those of
+    4 bit all of it: there the adapter is computed apart, in the model's own type, without a conversion on the way
+    into and out of each layer.
     """
     if not policy.adapted:
-        return []
+        return Swaps([], [])
     from peft.tuners.lora import Linear, LoraLayer
 
     layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
-    if not all(isinstance(layer, Linear) and layer.weight.dtype == torch.float32 for layer in layers):
-        return []
     with torch.no_grad():
-        return [(layer, layer.base_layer.weight + layer.get_delta_weight("default")) for layer in layers]
+        if all(isinstance(layer, Linear) and layer.weight.dtype == torch.float32 for layer in layers):
+            deltas = ((layer.base_layer.weight, layer.get_delta_weight("default")) for layer in layers)
+            return Swaps([(weight, weight + delta) for weight, delta in deltas], layers)
+        return Swaps([(p, p.to(policy.causal.dtype)) for p in policy.trainable.values()], [])
 
 
 @contextmanager
-def using_weights(merged: list[tuple[Any, Tensor]]) -> Iterator[None]:
-    """These layers with these weights and without their adapters; afterwards as before, bit for bit."""
-    before = [layer.base_layer.weight.data for layer, _ in merged]
+def swapped(swaps: Swaps) -> Iterator[None]:
+    """With what sampling computes with; afterwards as before, bit for bit."""
+    before = [parameter.data for parameter, _ in swaps.weights]
     try:
-        for layer, weight in merged:
-            layer.base_layer.weight.data = weight
+        for parameter, tensor in swaps.weights:
+            parameter.data = tensor
+        for layer in swaps.merged:
             layer.merged_adapters.append("default")
         yield
     finally:
-        for (layer, _), weight in zip(merged, before, strict=True):
-            layer.base_layer.weight.data = weight
+        for (parameter, _), tensor in zip(swaps.weights, before, strict=True):
+            parameter.data = tensor
+        for layer in swaps.merged:
             layer.merged_adapters.clear()
