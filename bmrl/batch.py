@@ -126,10 +126,7 @@ def micro_batches(rows: Sequence[AnyRow], *, tokens: int, packed: bool) -> list[
     return batches
 
 
-Item = TypeVar("Item", int, float)
-
-
-def lay(rows: Sequence[Sequence[Item]], *, packed: bool) -> Tensor:
+def lay(rows: Sequence[Sequence[float]], *, packed: bool) -> Tensor:
     """Rows as one tensor: (1, all) end to end, or (rows, longest) with 0 on the right."""
     if packed:
         return torch.tensor([[item for row in rows for item in row]])

@@ -217,7 +217,7 @@ policy = with_new_adapter(
     load("pocket", dtype="float32", gradient_checkpointing=True), rank=8, alpha=16, dropout=0.0,
     targets="all-linear", seed=0,
 )
-rows = sampled_rows(policy)
+rows = sampled_rows(policy) * 5
 optimizer = torch.optim.AdamW(policy.trainable.values(), lr=1e-5)
 loaded, peaks = peak(), []
 for _ in range(200):

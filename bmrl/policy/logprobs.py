@@ -47,6 +47,6 @@ def token_logprobs(
 
     pieces = [
         checkpoint(piece, state, target, use_reentrant=False) if torch.is_grad_enabled() else piece(state, target)
-        for state, target in zip(before.split(size), targets.split(size), strict=True)
+        for state, target in zip(torch.split(before, size), torch.split(targets, size), strict=True)
     ]
     return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])

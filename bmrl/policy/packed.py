@@ -20,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 from bmrl.policy.model import Policy
 
 ATTENTION = "bmrl_packed"
-PROBE = (5, 3, 4)  # tokens of the episodes that a model's packing is tried with
+PROBE = [5, 3, 4]  # tokens of the episodes that a model's packing is tried with
 # A CPU compiles its bfloat16 products anew for each shape it meets, and keeps them: with every length a shape of its
 # own, memory grew by 15 MiB a step. There, episodes get room up to a multiple of so many tokens.
 CPU_BFLOAT16 = 32
@@ -64,7 +64,8 @@ def with_packing(policy: Policy) -> Policy:
     own = config._attn_implementation
     ids = torch.arange(sum(PROBE), device=policy.device)[None] % config.vocab_size
     with torch.no_grad():
-        alone = torch.cat([policy.hidden(input_ids=part, use_cache=False) for part in ids.split(PROBE, 1)], 1).float()
+        states = [policy.hidden(input_ids=part, use_cache=False) for part in torch.split(ids, PROBE, 1)]
+        alone = torch.cat(states, 1).float()
         config._attn_implementation = ATTENTION
         try:
             error = (packed_hidden(policy, ids, PROBE).float() - alone).norm() / alone.norm()
@@ -121,8 +122,8 @@ def packed_attention(
         return attend(query, key, value, attention_mask), None
     # split, not slices: the gradient of a slice is as long as the row, that of a split is put together once.
     lengths = attention_mask.flatten().tolist()
-    parts = zip(query.split(lengths, 2), key.split(lengths, 2), value.split(lengths, 2), strict=True)
-    return torch.cat([attend(*part, None) for part in parts], 1), None
+    queries, keys, values = (torch.split(tensor, lengths, 2) for tensor in (query, key, value))
+    return torch.cat([attend(*part, None) for part in zip(queries, keys, values, strict=True)], 1), None
 
 
 def _capped(
