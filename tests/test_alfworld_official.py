@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -356,3 +357,24 @@ def test_a_manifest_that_is_none_is_one_line(tmp_path, text, capsys):
     out, err = capsys.readouterr()
     assert (done.value.code, out, len(err.splitlines())) == (1, "", 1)
     assert "internal error" not in err
+
+
+def test_a_thing_that_fits_nowhere_loses_once_it_is_taken(train):
+    # Nothing may hold a book: whoever takes one has no hand for what is asked for, an apple on a counter.
+    problem = game(0)
+    books = re.compile(r"\(canContain \w+ BookType\)")
+    assert RECORDS[0].kind == "pick_and_place_simple" and books.search(str(problem["pddl_problem"]))
+    problem["pddl_problem"] = books.sub("", str(problem["pddl_problem"]))
+    write(train, "full/trial", problem)
+    env = AlfworldEnv(str(train.parent))
+    (task,) = [task for task in env.tasks("train") if task.task_id == "full/trial"]
+    env.reset(task)
+    going = [c for c in env.admissible if c.startswith("go to ")]
+    for command in going:
+        assert not env.step(command).terminated
+        for opening in [c for c in env.admissible if c.startswith("open ")]:
+            assert not env.step(opening).terminated
+        if taking := [c for c in env.admissible if c.startswith("take book")]:
+            break
+    step = env.step(taking[0])
+    assert (step.terminated, step.won, env.distance()) == (True, False, None)

@@ -97,7 +97,7 @@ class AlfworldEnv:
         self._show = admissible
         self._twin: Twin | None = None
         self._engine: Engine | None = None  # made with the first game, then used for all
-        self._in_step = True
+        self._in_step, self._lost = True, False
         self.admissible: tuple[str, ...] | None = None
 
     def splits(self) -> list[str]:
@@ -147,7 +147,7 @@ class AlfworldEnv:
             raw = official.read(Path(task.data)) if record is None else export.game_data(record)
         self._twin = Twin(official.parse(raw, task.task_id) if record is None else game_from_record(record))
         opening = self._twin.reset()
-        self._in_step = True
+        self._in_step, self._lost = True, plan.lost(self._twin)
         if self._textworld:
             self._engine = self._engine or _engine()
             known, opening = opening, self._engine.start(raw)
@@ -157,7 +157,10 @@ class AlfworldEnv:
     def step(self, action: str) -> Step:
         """Send one command. The reward is 1 for the step that wins, else 0."""
         twin = self._playing()
+        held = twin.held
         answer = twin.step(action)
+        if twin.held != held:  # nothing else can put the goal out of reach, and to find out costs as much as a step
+            self._lost = plan.lost(twin)
         if self._engine is not None:
             known, answer = answer, self._engine.step(action)
             self._compare(known, answer)
@@ -166,7 +169,7 @@ class AlfworldEnv:
             observation=text,
             reward=1.0 if won else 0.0,
             # A lost game is over, too: nothing may be left to put the held object into.
-            terminated=won or (self._in_step and plan.lost(twin)),
+            terminated=won or (self._in_step and self._lost),
             won=won,
             admissible=self.admissible,
         )
