@@ -84,7 +84,9 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def options(*, episodes: Sequence[int], turns: tuple[int, int]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def options(
+    *, episodes: Sequence[int], turns: tuple[int, int], quick_episodes: Sequence[int] = (8,)
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """The command line of a benchmark; the function gets (settings, as_json)."""
     declared = [
         click.option("--model", "models", multiple=True, default=("smollm2", "pocket"), show_default=True),
@@ -110,7 +112,14 @@ def options(*, episodes: Sequence[int], turns: tuple[int, int]) -> Callable[[Cal
             settings = Settings(least=turns[0], most=turns[1], **given)
             if quick:
                 settings = replace(
-                    settings, models=("pocket",), episodes=(8,), group=4, least=2, most=3, turn_tokens=4, repeats=1
+                    settings,
+                    models=("pocket",),
+                    episodes=tuple(quick_episodes),
+                    group=4,
+                    least=2,
+                    most=4,
+                    turn_tokens=4,
+                    repeats=1,
                 )
             function(settings, as_json)
 
@@ -148,33 +157,35 @@ def models(settings: Settings, missing: list[str]) -> list[Model]:
     return found
 
 
-def first(runs: Sequence[Mapping[str, Any]], key: str) -> Any:
-    """The figure of the first run that has it: the headline is the first model's at the fewest episodes."""
-    return next((run[key] for run in runs if run.get(key) is not None), None)
-
-
-def machine() -> dict[str, Any]:
-    """Hardware, versions, threads, and what else the machine was doing."""
-    threads = os.environ.get("OMP_NUM_THREADS")
-    return {**system_info(), "omp_num_threads": threads, "load": load()}
-
-
 def load() -> float | None:
     """Processes that ran or waited to run, mean of the last minute."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
-def show(result: Mapping[str, Any], tables: Sequence[Table], keys: Sequence[str], as_json: bool) -> None:
-    """One JSON object, or the tables, the figures ``keys`` and what is missing."""
+def conclude(
+    runs: Sequence[Mapping[str, Any]],
+    missing: Sequence[str],
+    keys: Sequence[str],
+    shown: Callable[[Any], Table],
+    as_json: bool,
+) -> None:
+    """Prints one JSON object; or a table for each run, the headline figures ``keys``, what is missing.
+
+    A headline figure is that of the first run that has it: of the first model, with the fewest episodes.
+    """
+    headline = {key: next((run[key] for run in runs if run[key] is not None), None) for key in keys}
+    missing = list(dict.fromkeys(missing))
     if as_json:
-        click.echo(json.dumps(result))
+        threads = os.environ.get("OMP_NUM_THREADS")
+        system = {**system_info(), "omp_num_threads": threads, "load": load()}
+        click.echo(json.dumps({**headline, "runs": runs, "missing": missing, "system": system}))
         return
     console = Console(width=max(120, Console().width))
-    for each in tables:
-        console.print(each)
-    for key in keys:
-        console.print(f"{key}: {number(result[key])}")
-    for line in result["missing"]:
+    for run in runs:
+        console.print(shown(run))
+    for key, value in headline.items():
+        console.print(f"{key}: {number(value)}")
+    for line in missing:
         console.print(f"missing: {line}", markup=False)
 
 

@@ -29,7 +29,7 @@ class Competitor:
         self.name = name
         self._line = [python, str(HERE / script), json.dumps(setup)]
         self._process: subprocess.Popen[str] | None = None
-        self._said = tempfile.TemporaryFile("w+")
+        self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
 
     def ask(self, do: str, **job: Any) -> dict[str, Any]:
         """Has a job done.

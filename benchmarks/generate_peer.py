@@ -113,8 +113,7 @@ class Generate:
 def _rounds(episodes: list[Turns]) -> list[tuple[int, list[int]]]:
     """(turn, episodes that have it) of each round."""
     return [
-        (turn, [i for i, turns in enumerate(episodes) if turn < len(turns)])
-        for turn in range(max(map(len, episodes)))
+        (turn, [i for i, turns in enumerate(episodes) if turn < len(turns)]) for turn in range(max(map(len, episodes)))
     ]
 
 

@@ -1,15 +1,15 @@
-"""bmrl itself as a competitor's process: rollout, update, step and floors."""
+"""bmrl itself as a competitor's process: rollout, update, step, evaluation; and the floors."""
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
 import torch
 import worlds
 from floors import decode_bytes, prefill_operations, rates, shape_of, update_operations
-from serve import Job, measured, peak_above, serve, start_peak
+from serve import Job, measured, serve
 
 from bmrl.batch import Row, make_rows
 from bmrl.chat import make_chat
@@ -18,6 +18,7 @@ from bmrl.envs.pool import Pool
 from bmrl.optimizer import make_optimizer
 from bmrl.policy import Policy, load, with_new_adapter
 from bmrl.rollout import rollout
+from bmrl.run.evaluate import evaluate_policy
 from bmrl.sampler import LiveSampler
 from bmrl.trainer import Player, Update, train_step, update_policy
 from bmrl.types import EndReason, Episode, Play, Turn
@@ -68,7 +69,7 @@ class Ours:
                 lambda: rollout(
                     [play for group in groups for play in group],
                     sampler=sampler,
-                    chat=self.chat,
+                    chat=worlds.heard(self.chat),
                     pool=pool,
                     turn_tokens=self.setup["turn_tokens"],
                     context_tokens=self.setup["context_tokens"],
@@ -90,6 +91,8 @@ class Ours:
         groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
         rewards = [[float(episode.success) for episode in group] for group in groups]
         rows = make_rows(groups, rewards, truncation={}, aggregation="constant", constant=job["constant"])
+        if not rows:
+            raise ValueError("no group has a signal to learn from; take another seed or larger groups")
         if job["layout"] == "turn":
             rows = [part for row in rows for part in by_turn(row)]
         optimizer = self._optimizer()
@@ -102,15 +105,7 @@ class Ours:
         """A whole training step: rollout and update."""
         with self._pool(job["episodes"]) as pool:
             groups, optimizer = self._plays(pool, job), self._optimizer()
-            player = Player(
-                policy=self.policy,
-                chat=self.chat,
-                pool=pool,
-                rows=job["episodes"],
-                turn_tokens=self.setup["turn_tokens"],
-                context_tokens=self.setup["context_tokens"],
-                announce="none",
-            )
+            player = replace(self._player(pool, job["episodes"]), chat=worlds.heard(self.chat))
             work = partial(train_step, groups, player, optimizer, Update(**self.update_settings))
             (episodes, metrics), figures = measured(
                 lambda: work(
@@ -125,6 +120,28 @@ class Ours:
         parts = {key: metrics[key] for key in ("rollout_s", "update_s", "groups_dropped")}
         return {"figures": {**figures, **parts}, "episodes": self._recorded(episodes)}
 
+    def evaluate(self, job: Job) -> dict[str, Any]:
+        """Success at ``budgets`` in one pass over the first ``games`` games of valid_seen, as they really are."""
+        args = {"source": "embedded"}
+        with Pool("alfworld", args, workers=0, timeout_s=60.0, slots=job["games"]) as pool:
+            player, count = self._player(pool, job["games"]), job["games"]
+            (_, answer), figures = measured(
+                lambda: evaluate_policy(
+                    player,
+                    target="benchmark",
+                    checkpoint=None,
+                    split="valid_seen",
+                    budgets=job["budgets"],
+                    seeds=[job["seed"]],
+                    temperature=1.0,
+                    limit=count,
+                    on_start=lambda _: None,
+                    on_episode=lambda _: None,
+                    poll=lambda: None,
+                )
+            )
+        return {"figures": figures, "success": {point["budget"]: point["success"] for point in answer["budgets"]}}
+
     def floors(self, job: Job) -> dict[str, Any]:
         """Seconds below which nothing can get with these ``episodes``, ``rows`` abreast."""
         shape, rate = shape_of(self.policy), rates(self.setup["dtype"])
@@ -137,13 +154,6 @@ class Ours:
             "update_floor_s": update_operations(turns, shape) / rate["operations_per_s"],
         }
 
-    def memory(self, job: Job) -> dict[str, Any]:
-        """Peak of a single forward over ``tokens`` tokens without cache: what a rollout needs beside its cache."""
-        before = start_peak()
-        with torch.no_grad():
-            self.policy.hidden(input_ids=torch.zeros(1, job["tokens"], dtype=torch.long), use_cache=False)
-        return {"peak_mb": peak_above(before)}
-
     def _recorded(self, episodes: list[Episode]) -> list[dict[str, Any]]:
         """Episodes for other processes, and their first prompt as text, for who speaks in messages."""
         decode = self.policy.tokenizer.decode
@@ -153,6 +163,17 @@ class Ours:
         rate = self.setup.get("learning_rate", 1e-5)
         return make_optimizer(
             "adamw", self.policy.trainable.values(), learning_rate=rate, weight_decay=0.0, beta2=0.999
+        )
+
+    def _player(self, pool: Pool, rows: int) -> Player:
+        return Player(
+            policy=self.policy,
+            chat=self.chat,
+            pool=pool,
+            rows=rows,
+            turn_tokens=self.setup["turn_tokens"],
+            context_tokens=self.setup["context_tokens"],
+            announce="none",
         )
 
     def _pool(self, slots: int) -> Pool:
@@ -192,4 +213,4 @@ def _fields(counters: Any) -> dict[str, Any]:
 
 if __name__ == "__main__":
     ours = Ours(json.loads(sys.argv[1]))
-    serve({name: getattr(ours, name) for name in ("rollout", "update", "step", "floors", "memory")})
+    serve({name: getattr(ours, name) for name in ("rollout", "update", "step", "evaluate", "floors")})

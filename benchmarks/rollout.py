@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from typing import Any
 
-from common import Model, Settings, first, load, machine, models, number, options, say, seconds, show, table
+from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
 from competitors import Competitor, alternating, ratio
 
 from bmrl.errors import BmrlError
@@ -75,9 +75,7 @@ def run(model: Model, episodes: int, settings: Settings, missing: list[str]) -> 
     }
 
 
-def peers(
-    model: Model, episodes: int, settings: Settings, missing: list[str]
-) -> list[tuple[str, Competitor, str]]:
+def peers(model: Model, episodes: int, settings: Settings, missing: list[str]) -> list[tuple[str, Competitor, str]]:
     """(name, process, job) of those that are to be had."""
     generate = model.competitor("generate", "generate_peer.py")
     found = [
@@ -111,7 +109,7 @@ def shown(run: dict[str, Any]) -> Any:
     floor = run["floors"]["decode_floor_s"] + run["floors"]["prefill_floor_s"]
     made = table(
         f"{run['model']}: {run['episodes']} episodes, {run['turns']} turns, {run['useful_tokens']:,} tokens",
-        "rollout", "seconds", "CPU seconds", "useful tokens/s", "times bmrl's seconds", "floor / seconds",
+        "rollout", "seconds", "CPU seconds", "tokens/s", "times bmrl", "floor share",
     )  # fmt: skip
     for name, figures in run["competitors"].items():
         wall = figures["wall_s"]["median"]
@@ -137,13 +135,7 @@ def main(settings: Settings, as_json: bool) -> None:
         for episodes in settings.episodes:
             say(f"{model.name}: {episodes} episodes")
             runs.append(run(model, episodes, settings, missing))
-    result = {
-        **{key: first(runs, key) for key in KEYS},
-        "runs": runs,
-        "missing": list(dict.fromkeys(missing)),
-        "system": machine(),
-    }
-    show(result, [shown(each) for each in runs], KEYS, as_json)
+    conclude(runs, missing, KEYS, shown, as_json)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ TEMPLATES = {
 }
 
 
-class RolledOut(Exception):  # noqa: N818 - it ends a rollout
+class RolledOut(Exception):
     """Raised behind a rollout that is to be followed by no update."""
 
 

@@ -7,10 +7,11 @@ by the checksum of all that was said, so that groups have a signal to learn from
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from zlib import crc32
 
+from bmrl.chat import Chat
 from bmrl.envs import make as registered
 from bmrl.envs.base import Step, Task
 from bmrl.types import Play
@@ -50,6 +51,18 @@ class Timed:
         self._env.close()
 
 
+class Heard(Chat):
+    """A chat in which a turn that was cut off says what it says, not nothing: games of equal text are equal."""
+
+    def parse_action(self, text: str, *, stopped: bool) -> str:
+        return text.strip()
+
+
+def heard(chat: Chat) -> Heard:
+    """The same tokens, so heard."""
+    return Heard(**{each.name: getattr(chat, each.name) for each in fields(chat)})
+
+
 def make(name: str, **args: Any) -> Timed:
     """For the pool."""
     return Timed(name, **args)
@@ -64,7 +77,9 @@ def plays(tasks: Sequence[Task], *, episodes: int, group: int, least: int, most:
     budgets = [most if groups == 1 else round(least + (most - least) * g / (groups - 1)) for g in range(groups)]
     return [
         [
-            Play(1, g, n, replace(tasks[g % len(tasks)], data=(turns, tasks[g % len(tasks)].data)), "train", seed, turns)
+            Play(
+                1, g, n, replace(tasks[g % len(tasks)], data=(turns, tasks[g % len(tasks)].data)), "train", seed, turns
+            )
             for n in range(group)
         ]
         for g, turns in enumerate(budgets)
