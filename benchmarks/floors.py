@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
 from typing import Any
 
 Turns = Sequence[tuple[Sequence[int], Sequence[int]]]  # (tokens added, tokens sampled) of each turn
@@ -118,12 +117,12 @@ def rates(dtype: str) -> dict[str, float]:
     return {"copy_bytes_per_s": 2 * source.nbytes / copied, "operations_per_s": 2 * side**3 / multiplied}
 
 
-def best(work: Callable[[], object], times: int = 7) -> float:
-    """Median seconds after a first call that is not counted."""
+def best(work: Callable[[], object], times: int = 12) -> float:
+    """Least seconds of a call: what else runs on the machine slows it, and nothing makes it quicker."""
     work()
     took = []
     for _ in range(times):
         began = time.perf_counter()
         work()
         took.append(time.perf_counter() - began)
-    return median(took)
+    return min(took)
