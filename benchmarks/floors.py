@@ -76,7 +76,7 @@ def prefill_operations(episodes: Sequence[Turns], shape: Shape) -> int:
         opening = tuple(turns[0][0])
         new = [n for n in range(1, len(opening) + 1) if opening[:n] not in shared]
         shared.update(opening[:n] for n in new)
-        total += sum(_token(n, shape) for n in new) + 2 * shape.head
+        total += sum(_token(n, shape) for n in new) + (2 * shape.head if new else 0)
         length = len(opening)
         for (_, sampled), (added, _) in pairwise(turns):
             length += len(sampled) - 1

@@ -80,7 +80,18 @@ def test_an_environment_that_is_not_so_is_one_line(run, line, words):
 @pytest.mark.skipif(find_spec("textworld") is None, reason="needs textworld: pip install 'bmrl[textworld]'")
 @pytest.mark.slow
 def test_games_of_another_world(run):
-    more = ("--env", "textworld_coin", "--arg", "source=generated", "--arg", "games=2", "--arg", "length=2", "--arg", "rooms=4")
+    more = (
+        "--env",
+        "textworld_coin",
+        "--arg",
+        "source=generated",
+        "--arg",
+        "games=2",
+        "--arg",
+        "length=2",
+        "--arg",
+        "rooms=4",
+    )
     code, out, _ = run("info", *more, "--split", "train")
     assert code == 0 and out.startswith("train: 2 games, shortest plans 2 to 2, mean 2.0\n")
     assert run("verify", *more, "--split", "train")[1] == "train: 2 of 2 games won by their plans\n"
