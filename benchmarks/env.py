@@ -116,7 +116,7 @@ def rollout_share() -> dict[str, float]:
         began = time.perf_counter()
         episodes = rollout(
             plays,
-            sampler=LiveSampler(policy, rows=player.rows),
+            sampler=LiveSampler(policy, rows=player.rows, context_tokens=player.context_tokens),
             chat=player.chat,
             pool=pool,
             turn_tokens=player.turn_tokens,

@@ -1,13 +1,14 @@
 """The batched, budget-truncating rollout: schedule, generate, step, cut off, collect.
 
-All episodes share one sampler. A round is one turn of every live episode: each adds its tokens and decodes one
-action, and an episode whose action is complete steps its environment while others still decode. Who plays
-together follows from the plays and their results alone, never from the clock.
+All episodes share one sampler, which gives one token at a time to each that is in a turn. An episode whose action
+is complete steps its environment and goes on with its next turn while others still decode; one that ends leaves its
+place to the next in the queue. Who is in a batch follows from the plays and their results alone, never from the
+clock: an environment's answer is taken in a fixed number of tokens after it was asked for.
 """
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -23,33 +24,39 @@ from bmrl.types import Completion, EndReason, Episode, Play, Turn
 T = TypeVar("T")
 
 
+# Tokens that the others decode between a question to an environment in a worker process and its answer.
+LAG = 1
+
+
 class Sampler(Protocol):
     """Whatever generates. See ``sampler.LiveSampler`` for what the calls mean."""
 
     @property
     def rows(self) -> int: ...
 
-    def generate(
-        self,
-        added: dict[int, Sequence[int]],
-        draws: dict[int, NDArray[np.float64]],
-        *,
-        temperature: float,
-        stop_ids: frozenset[int],
-    ) -> Iterator[tuple[int, Completion]]: ...
+    def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None: ...
+
+    def step(self, *, temperature: float, stop_ids: frozenset[int]) -> list[tuple[int, Completion]]: ...
 
     def drop(self, row: int) -> None: ...
 
 
 @dataclass(slots=True)
 class _Live:
-    """An episode in flight; ``index`` is its place among the plays."""
+    """An episode in flight.
+
+    Attributes:
+        index: its place among the plays.
+        shown, added: what the turn under way showed, as text and as ids.
+    """
 
     index: int
     play: Play
     draws: np.random.Generator
-    observation: str
-    admissible: frozenset[str] | None
+    observation: str = ""
+    admissible: frozenset[str] | None = None
+    shown: str = ""
+    added: tuple[int, ...] = ()
     tokens: int = 0
     stopped: bool = True
     turns: list[Turn] = field(default_factory=list)
@@ -80,7 +87,7 @@ def rollout(
     """Plays all episodes; each ends with exactly one end reason.
 
     Longest budgets start first, so that the tail is short; a place that becomes free is refilled before the
-    next round. An episode whose environment failed is played once more from its beginning, with the same
+    next token. An episode whose environment failed is played once more from its beginning, with the same
     random stream; if it fails again it ends ``timeout`` or ``env_error``.
 
     Args:
@@ -92,7 +99,7 @@ def rollout(
         purpose: keeps the streams of training and evaluation apart.
         waited: collects the time spent waiting for environments.
         on_episode: told each episode as it ends (progress).
-        poll: called once a round; may raise to stop the rollout.
+        poll: called once a token; may raise to stop the rollout.
 
     Returns:
         Episodes in the order of ``plays``.
@@ -101,8 +108,12 @@ def rollout(
     queue = deque(sorted(range(len(plays)), key=lambda i: (-plays[i].budget, i)))
     free = deque(range(sampler.rows))
     live: dict[int, _Live] = {}
+    asked: deque[tuple[int, int]] = deque()  # rows that wait for their environment, and since which token
+    deciding: set[int] = set()  # rows in a turn
     retried: set[int] = set()
     episodes: dict[int, Episode] = {}
+    lag = LAG if pool.workers else 0
+    tokens = 0
 
     def end(row: int, reason: EndReason, error: str = "") -> None:
         state = live.pop(row)
@@ -125,47 +136,52 @@ def rollout(
 
     while queue or live:
         poll()
-        new = [free.popleft() for _ in range(min(len(free), len(queue)))]
-        for row in new:
-            index = queue.popleft()
+        while free and queue:
+            row, index = free.popleft(), queue.popleft()
             play = plays[index]
-            draws = stream(play.seed, purpose, play.step, play.group, play.episode)
-            live[row] = _Live(index, play, draws, "", None)
+            live[row] = _Live(index, play, stream(play.seed, purpose, play.step, play.group, play.episode))
             timed(pool.reset, row, play.task)
-        for answer in timed(pool.collect, new):
-            if isinstance(answer, Failed):
-                end(answer.slot, answer.end_reason, answer.error)
-            else:
-                _observe(live[answer.slot], answer)
+            asked.append((row, tokens))
 
-        added: dict[int, Sequence[int]] = {}
-        shown: dict[int, str] = {}
-        for row, state in list(live.items()):
-            told = announcement(announce, state.play.budget, len(state.turns))
-            shown[row] = f"{state.observation}\n{told}" if told else state.observation
-            ids = chat.following(shown[row], stopped=state.stopped) if state.turns else chat.opening(shown[row])
-            if state.tokens + len(ids) + turn_tokens > context_tokens:
-                end(row, EndReason.CONTEXT)
+        due = []
+        while asked and (tokens - asked[0][1] >= lag or not deciding):
+            due.append(asked.popleft()[0])
+        for answer in timed(pool.collect, due):
+            row, state = answer.slot, live[answer.slot]
+            reason = _taken(state, answer)
+            if reason is None:
+                told = announcement(announce, state.play.budget, len(state.turns))
+                state.shown = f"{state.observation}\n{told}" if told else state.observation
+                state.added = tuple(
+                    chat.following(state.shown, stopped=state.stopped) if state.turns else chat.opening(state.shown)
+                )
+                if state.tokens + len(state.added) + turn_tokens > context_tokens:
+                    reason = EndReason.CONTEXT
+            if reason is None:
+                sampler.begin(row, state.added, state.draws.random(turn_tokens))
+                deciding.add(row)
             else:
-                added[row] = ids
-        if not added:
-            continue
+                end(row, reason, answer.error if isinstance(answer, Failed) else "")
+        if (free and queue) or not deciding:
+            continue  # before the next token, whoever can play does
 
-        uniforms = {row: live[row].draws.random(turn_tokens) for row in added}
-        for row, completion in sampler.generate(added, uniforms, temperature=temperature, stop_ids=chat.stop_ids):
-            turn = _act(live[row], shown[row], tuple(added[row]), completion, chat)
+        for row, completion in sampler.step(temperature=temperature, stop_ids=chat.stop_ids):
+            turn = _act(live[row], completion, chat)
+            deciding.remove(row)
             timed(pool.step, row, turn.action)
-        for answer in timed(pool.collect, sorted(added)):
-            if isinstance(answer, Failed):
-                end(answer.slot, answer.end_reason, answer.error)
-                continue
-            state = live[answer.slot]
-            _observe(state, answer)
-            if answer.step.terminated:
-                end(answer.slot, EndReason.SUCCESS if answer.step.won else EndReason.FAILURE)
-            elif len(state.turns) == state.play.budget:
-                end(answer.slot, EndReason.BUDGET)
+            asked.append((row, tokens))
+        tokens += 1
     return [episodes[i] for i in range(len(plays))]
+
+
+def _taken(state: _Live, answer: Reply | Failed) -> EndReason | None:
+    """Takes in an answer of its environment; the reason if the episode is over with it."""
+    if isinstance(answer, Failed):
+        return answer.end_reason
+    _observe(state, answer)
+    if answer.step.terminated and state.turns:
+        return EndReason.SUCCESS if answer.step.won else EndReason.FAILURE
+    return EndReason.BUDGET if len(state.turns) == state.play.budget else None
 
 
 def _observe(state: _Live, answer: Reply) -> None:
@@ -186,13 +202,13 @@ def _observe(state: _Live, answer: Reply) -> None:
         )
 
 
-def _act(state: _Live, shown: str, observation_ids: tuple[int, ...], completion: Completion, chat: Chat) -> Turn:
+def _act(state: _Live, completion: Completion, chat: Chat) -> Turn:
     """Books a completed action; whether it is valid is judged by what was admissible before it."""
     text = chat.text(completion.token_ids)
     action = chat.parse_action(text, stopped=completion.stopped)
     valid = bool(action) if state.admissible is None else action in state.admissible
-    turn = Turn(shown, observation_ids, text, action, completion.token_ids, completion.logprobs, valid, 0.0)
+    turn = Turn(state.shown, state.added, text, action, completion.token_ids, completion.logprobs, valid, 0.0)
     state.turns.append(turn)
     state.stopped = completion.stopped
-    state.tokens += len(observation_ids) + len(completion.token_ids)
+    state.tokens += len(state.added) + len(completion.token_ids)
     return turn

@@ -1,329 +1,268 @@
-"""Generation with a live KV cache: each row is one episode, and a turn pre-fills only the tokens it adds.
+"""Generation with a live KV cache: each row is one episode, and a turn reads only the tokens it adds.
 
-Storage is one block per layer, (rows, kv_heads, capacity, head_dim); row r holds its tokens at 0..length-1,
-with no holes, so positions and masks are exact and a row can move by one copy. Live rows are the first ones of
-the block: when a row leaves, the last live row takes its place. Capacity grows in steps, never per token.
+Every forward takes all rows that have something to say: some read what a turn adds, others the token they sampled
+last. So a row that begins a turn waits for nobody, and one whose action is complete costs nothing.
 """
 
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from transformers import Cache
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from bmrl.policy import Policy
+from bmrl.errors import BmrlError
+from bmrl.kv_cache import NAME, LiveCache, Segment, layout
+from bmrl.policy import Policy, Swaps, for_sampling, swapped
 from bmrl.types import Completion
 
-GROW = 256  # tokens by which the storage grows; a growth copies the whole cache once
+# Most tokens of a forward, unless a single row brings more: bounds what its activations take.
+FORWARD_TOKENS = 4096
+# Tokens an opening must have in common with another one, to be copied rather than read.
+SHARED = 16
 
 
 @dataclass(slots=True)
 class Counters:
-    """What was generated since the counters were made; seconds are wall-clock."""
+    """What was generated since the counters were made; seconds are wall-clock.
+
+    The time of a forward that both reads and decodes is shared out by its tokens.
+    """
 
     prefill_tokens: int = 0
     decode_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
+    steps: int = 0
+    attention_needed: int = 0  # pairs of query and key
+    attention_computed: int = 0  # the same with padding
 
 
 @dataclass(slots=True)
 class _Row:
     """A live row.
 
-    ``tokens`` are those in the cache; ``pending`` is the last sampled token, which enters it with the next
-    turn. ``state`` is the hidden state after the opening, for siblings that start later.
+    Attributes:
+        held: tokens in the cache.
+        opening: the first turn's tokens, once they are there; siblings copy them.
+        state: hidden state after the opening, for siblings.
+        new: tokens that enter the cache with the next forward. The last sampled token is always among them.
+        draws: what is left of the turn's uniform numbers; empty between turns.
     """
 
-    tokens: list[int] = field(default_factory=list)
-    pending: list[int] = field(default_factory=list)
-    opening: int = 0
+    held: int = 0
+    opening: tuple[int, ...] = ()
     state: Tensor | None = None
-
-
-class _LiveCache(Cache):  # type: ignore[misc]
-    """The storage, in the shape transformers' models expect of a cache."""
-
-    def __init__(self, layers: int, rows: int) -> None:
-        super().__init__(layers=[])
-        self.rows = rows
-        self.capacity = 0
-        self._keys: list[Tensor | None] = [None] * layers
-        self._values: list[Tensor | None] = [None] * layers
-
-    def aim(self, first: int, positions: Tensor, width: int) -> None:
-        """Where the next forward writes and reads.
-
-        Args:
-            first: place of its first row.
-            positions: (rows, time) place of each new token in its row.
-            width: tokens of a row that are read, from 0.
-        """
-        rows = torch.arange(first, first + len(positions), device=positions.device)[:, None]
-        self._at = (rows, positions)
-        self._read = slice(first, first + len(positions)), width
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[Tensor, Tensor]:
-        return self._put(self._keys, key_states, layer_idx), self._put(self._values, value_states, layer_idx)
-
-    def _put(self, blocks: list[Tensor | None], new: Tensor, layer: int) -> Tensor:
-        """Stores ``new`` (rows, kv_heads, time, head_dim); what these rows hold, as a view."""
-        block = blocks[layer]
-        if block is None or block.shape[2] < self.capacity:
-            # zeros, not empty: a masked position still takes part in the product, and 0 x NaN is NaN
-            grown = new.new_zeros(self.rows, new.shape[1], self.capacity, new.shape[3])
-            if block is not None:
-                grown[:, :, : block.shape[2]] = block
-            blocks[layer] = block = grown
-        rows, positions = self._at
-        block[rows, :, positions] = new.transpose(1, 2)
-        places, width = self._read
-        return block[places, :, :width]
-
-    def copy_row(self, source: int, target: int, length: int) -> None:
-        for block in (*self._keys, *self._values):
-            if block is not None:
-                block[target, :, :length] = block[source, :, :length]
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-
-def _grouped_attention(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    softcap: float | None = None,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Attention that reads each key/value head once for all query heads that share it.
-
-    The heads of a group become further query positions of their key/value head, which is exact and spares the
-    copy that repeating keys and values would make at every token.
-
-    Args:
-        query: (batch, heads, time, head_dim).
-        key, value: (batch, kv_heads, width, head_dim); of values it may be another one.
-        attention_mask: (batch or 1, 1, time, width) bool, true where a query may look.
-        sliding_window: the layer looks at most so far back, the query itself included.
-        softcap: bound that tanh puts on the scores (Gemma 2), which torch's attention cannot do.
-    """
-    batch, heads, length, size = query.shape
-    groups = heads // key.shape[1]
-    width = key.shape[2]
-    mask = attention_mask
-    if sliding_window is not None and width > sliding_window:
-        own = mask.sum(-1, keepdim=True) - 1  # a query's position: it may look at everything up to itself
-        mask = mask & (torch.arange(width, device=mask.device) > own - sliding_window)
-    if length > 1:
-        mask = mask.repeat(1, 1, groups, 1)
-    folded = query.reshape(batch, key.shape[1], groups * length, size)
-    if softcap is None:
-        out = torch.nn.functional.scaled_dot_product_attention(folded, key, value, attn_mask=mask, scale=scaling)
-    else:
-        scores = folded @ key.transpose(2, 3) * (scaling or size**-0.5)
-        scores = (torch.tanh(scores / softcap) * softcap).masked_fill(~mask, -torch.inf)
-        out = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype) @ value
-    return out.reshape(batch, heads, length, -1).transpose(1, 2), None
-
-
-ALL_ATTENTION_FUNCTIONS.register("bmrl_grouped", _grouped_attention)
-
-
-@contextmanager
-def _sampling(policy: Policy) -> Iterator[None]:
-    """No gradients, no dropout, no activation checkpointing (which would ignore the cache), our attention."""
-    config = policy.causal.config.get_text_config()
-    before = config._attn_implementation
-    policy.model.eval()
-    config._attn_implementation = "bmrl_grouped"
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        config._attn_implementation = before
+    new: list[int] = field(default_factory=list)
+    draws: list[float] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
 
 class LiveSampler:
     """Samples for many rows at once from one policy, keeping every row's cache between turns.
 
     Args:
-        policy: the model; read, never changed.
+        policy: the model; read, never changed. Its weights must hold still while a row is alive.
         rows: most rows alive at once.
+        context_tokens: most tokens of a row.
     """
 
-    def __init__(self, policy: Policy, *, rows: int) -> None:
+    def __init__(self, policy: Policy, *, rows: int, context_tokens: int) -> None:
         self.policy = policy
         self.rows = rows
         self.counters = Counters()
-        self._cache = _LiveCache(policy.causal.config.get_text_config().num_hidden_layers, rows)
-        self._live: list[_Row] = []
-        self._order: list[int] = []  # physical place -> row name
+        config = policy.causal.config.get_text_config()
+        self._cache = LiveCache(config.num_hidden_layers, rows, context_tokens)
+        self._live: dict[int, _Row] = {}
+        self._swaps = Swaps([], [])
+
+    def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
+        """A turn of a row; one not seen before, or dropped, is new.
+
+        Args:
+            row: from 0 to ``rows`` - 1.
+            added: the tokens that the turn adds before the action.
+            draws: a uniform number per token that it may sample; their count bounds the action.
+
+        Raises:
+            ValueError: there is no such row, it is in a turn, or it would be longer than ``context_tokens``.
+        """
+        if not 0 <= row < self.rows:
+            raise ValueError(f"row {row} of a sampler made for {self.rows}")
+        if not self._live:
+            self._swaps = for_sampling(self.policy)
+        state = self._live.setdefault(row, _Row())
+        if state.draws:
+            raise ValueError(f"row {row} is in a turn already")
+        state.new += added
+        if state.held + len(state.new) + len(draws) > self._cache.capacity + 1:  # the last one sampled is not stored
+            raise ValueError(f"row {row} would be longer than the {self._cache.capacity} tokens of a row")
+        state.draws = draws.tolist()
+        state.sampled, state.logprobs = [], []
 
     def drop(self, row: int) -> None:
         """Forgets a row; its place is free at once."""
-        place = self._order.index(row)
-        last = len(self._order) - 1
-        if place != last:
-            self._cache.copy_row(last, place, len(self._live[last].tokens))
-            self._order[place], self._live[place] = self._order[last], self._live[last]
-        self._order.pop()
-        self._live.pop()
+        del self._live[row]
 
-    def generate(
-        self,
-        added: dict[int, Sequence[int]],
-        draws: dict[int, NDArray[np.float64]],
-        *,
-        temperature: float,
-        stop_ids: frozenset[int],
-    ) -> Iterator[tuple[int, Completion]]:
-        """One turn of every live row, and of new ones.
+    def step(self, *, temperature: float, stop_ids: frozenset[int]) -> list[tuple[int, Completion]]:
+        """One token for every row that is in a turn.
 
         Args:
-            added: row -> the tokens that this turn adds before the action. A row not seen before begins with
-                them. Rows alive but not named here are an error: they would decode for nothing.
-            draws: row -> one uniform number per token it may sample; their count bounds the action.
             temperature: of sampling; 0 takes the most likely token.
             stop_ids: tokens that end an action.
 
-        Yields:
-            (row, completion), each as soon as it is complete, so that its environment can step while others
-            decode.
-        """
-        if set(self._order) - set(added):
-            raise ValueError("a live row was left out of the turn")
-        began = time.perf_counter()
-        with _sampling(self.policy):
-            states = self._prefill(added)
-        self.counters.prefill_s += time.perf_counter() - began
-        yield from self._decode(states, draws, temperature, stop_ids)
-
-    def _prefill(self, added: dict[int, Sequence[int]]) -> Tensor:
-        """Hidden state (live rows, width) after each row's added tokens, in the order of the places."""
-        old = list(zip(self._order, self._live, strict=True))
-        states = []
-        if old:
-            brought = [[*state.pending, *added[row]] for row, state in old]
-            self.counters.prefill_tokens += sum(map(len, brought))
-            states.append(self._forward(0, brought))
-        openings = {row: tuple(ids) for row, ids in added.items() if row not in dict(old)}
-        if openings:
-            states.append(self._open(openings))
-        return torch.cat(states)
-
-    def _open(self, openings: dict[int, tuple[int, ...]]) -> Tensor:
-        """Admits rows. Each distinct opening is computed once, unless a live sibling still holds it."""
-        first = len(self._order)
-        made: dict[tuple[int, ...], int] = {}  # opening -> place that holds it
-        for place, held in enumerate(self._live):
-            made.setdefault(tuple(held.tokens[: held.opening]), place)
-        needed = [o for o in dict.fromkeys(openings.values()) if o not in made]
-        # Rows that compute come first, so that they are neighbours in the block.
-        leaders = {next(row for row, o in openings.items() if o == opening): opening for opening in needed}
-        for row in (*leaders, *(row for row in openings if row not in leaders)):
-            self._order.append(row)
-            self._live.append(_Row())
-        if len(self._order) > self.rows:
-            raise ValueError(f"{len(self._order)} rows in a sampler made for {self.rows}")
-        if leaders:
-            states = self._forward(first, list(leaders.values()))
-            self.counters.prefill_tokens += sum(map(len, leaders.values()))
-            for place, (opening, state) in enumerate(zip(leaders.values(), states, strict=True), start=first):
-                made[opening] = place
-                self._live[place].opening, self._live[place].state = len(opening), state
-        self._reserve(max(map(len, openings.values())))
-        for place in range(first + len(leaders), len(self._order)):
-            opening = openings[self._order[place]]
-            source = made[opening]
-            self._cache.copy_row(source, place, len(opening))
-            self._live[place] = _Row(list(opening), [], len(opening), self._live[source].state)
-        return torch.stack([self._known(row) for row in self._live[first:]])
-
-    @staticmethod
-    def _known(row: _Row) -> Tensor:
-        assert row.state is not None
-        return row.state
-
-    def _reserve(self, tokens: int) -> None:
-        """Makes room for rows of so many tokens."""
-        if tokens > self._cache.capacity:
-            self._cache.capacity = -(-tokens // GROW) * GROW
-
-    def _forward(self, first: int, added: Sequence[Sequence[int]]) -> Tensor:
-        """Runs the model on what the rows from place ``first`` on add.
-
         Returns:
-            (rows, width) hidden state after each row's last token; meaningless for a row that adds none.
-        """
-        live = self._live[first : first + len(added)]
-        start = torch.tensor([len(row.tokens) for row in live])
-        count = torch.tensor([len(ids) for ids in added])
-        longest = int(count.max())
-        ids = torch.zeros(len(added), longest, dtype=torch.long)
-        for i, new in enumerate(added):
-            ids[i, : len(new)] = torch.as_tensor(new, dtype=torch.long)
-        width = int(start.max()) + longest
-        self._reserve(width)
-        device = self.policy.device
-        # Padding on the right is written beyond a row's length, where its next tokens overwrite it, and no
-        # query of the row looks that far.
-        positions = (start[:, None] + torch.arange(longest)).to(device)
-        mask = torch.arange(width, device=device) <= positions[:, :, None]
-        self._cache.aim(first, positions, width)
-        hidden = self.policy.hidden(
-            input_ids=ids.to(device),
-            attention_mask=mask[:, None],
-            position_ids=positions,
-            past_key_values=self._cache,
-            use_cache=True,
-        )
-        for row, new in zip(live, added, strict=True):
-            row.tokens.extend(new)
-        return hidden[torch.arange(len(added)), (count - 1).clamp(min=0)]
+            (row, completion) of the actions that it completes.
 
-    def _decode(
-        self, states: Tensor, draws: dict[int, NDArray[np.float64]], temperature: float, stop_ids: frozenset[int]
-    ) -> Iterator[tuple[int, Completion]]:
-        order = list(self._order)  # rows are dropped between turns only, so places hold still here
-        uniforms = np.stack([draws[row] for row in order])
-        sampled: list[list[int]] = [[] for _ in order]
-        logprobs: list[list[float]] = [[] for _ in order]
-        active = list(range(len(order)))
-        for t in range(uniforms.shape[1]):
-            began = time.perf_counter()
-            with _sampling(self.policy):
-                if t:
-                    # Finished rows in between ride along with no token of their own.
-                    fed = [sampled[place][-1:] if place in active else [] for place in range(active[-1] + 1)]
-                    states = self._forward(0, fed)
-                picks, logps = sample(self.policy.logits(states[active]), uniforms[active, t], temperature)
-            self.counters.decode_tokens += len(active)
-            for place, token, logp in zip(active, picks, logps, strict=True):
-                sampled[place].append(token)
-                logprobs[place].append(logp)
-            done = [p for p in active if sampled[p][-1] in stop_ids or t + 1 == uniforms.shape[1]]
-            active = [p for p in active if p not in done]
-            self.counters.decode_s += time.perf_counter() - began
-            for place in done:
-                ids = sampled[place]
-                self._live[place].pending = ids[-1:]
-                yield order[place], Completion(tuple(ids), tuple(logprobs[place]), ids[-1] in stop_ids)
-            if not active:
-                return
+        Raises:
+            BmrlError: there is not enough memory for even one row.
+        """
+        began = time.perf_counter()
+        active = {row: state for row, state in sorted(self._live.items()) if state.draws}
+        decoded = sum(bool(state.sampled) for state in active.values())
+        counters = self.counters
+        read_before = counters.prefill_tokens
+        with torch.inference_mode(), self._sampling():
+            states = self._read(active)
+            uniforms = np.array([state.draws.pop(0) for state in active.values()])
+            picks, logps = sample(self.policy.logits(states), uniforms, temperature)
+        completed = []
+        for (row, state), token, logp in zip(active.items(), picks, logps, strict=True):
+            state.sampled.append(token)
+            state.logprobs.append(logp)
+            state.new = [token]
+            if token in stop_ids or not state.draws:
+                state.draws = []
+                completed.append((row, Completion(tuple(state.sampled), tuple(state.logprobs), token in stop_ids)))
+        read = counters.prefill_tokens - read_before
+        spent = time.perf_counter() - began
+        counters.prefill_s += spent * read / (read + decoded)
+        counters.decode_s += spent * decoded / (read + decoded)
+        counters.decode_tokens += len(active)
+        counters.steps += 1
+        return completed
+
+    @contextmanager
+    def _sampling(self) -> Iterator[None]:
+        """No dropout, no activation checkpointing (it would ignore the cache), our attention, the fastest adapter."""
+        config = self.policy.causal.config.get_text_config()
+        before = config._attn_implementation
+        if self.policy.model.training:  # to ask costs nothing, to set it walks through all modules
+            self.policy.model.eval()
+        config._attn_implementation = NAME
+        try:
+            with swapped(self._swaps):
+                yield
+        finally:
+            config._attn_implementation = before
+
+    def _read(self, active: dict[int, _Row]) -> Tensor:
+        """Takes in what is new of each row; hidden states (rows, width) after their last tokens."""
+        states: dict[int, Tensor] = {}
+        going = [row for row, state in active.items() if state.held]
+        openings = {row: tuple(state.new) for row, state in active.items() if not state.held}
+        holders = {state.opening: row for row, state in self._live.items() if state.opening}
+        leaders = list({o: row for row, o in reversed(openings.items()) if o not in holders}.values())
+        # The first opening of all is there before the others, which may begin like it.
+        alone = 1 if not holders else len(leaders)
+        for rows in (going + leaders[:alone], leaders[alone:]):
+            for row in rows:
+                if row in openings:
+                    self._share(row, holders)
+            for part in self._parts(rows):
+                self._forward(part, states)
+            for row in rows:
+                if row in openings:
+                    state = active[row]
+                    state.opening, state.state = openings[row], states[row]
+                    holders[state.opening] = row
+        for row, opening in openings.items():
+            if row not in states:
+                source = self._live[holders[opening]]
+                self._cache.copy(holders[opening], row, len(opening))
+                active[row].held, active[row].opening, active[row].state = len(opening), opening, source.state
+                assert source.state is not None
+                states[row] = source.state
+        return torch.stack([states[row] for row in active])
+
+    def _share(self, row: int, holders: dict[tuple[int, ...], int]) -> None:
+        """Copies the longest beginning that a new row has in common with an opening that is there."""
+        state = self._live[row]
+        # At least one token is read: its hidden state is what the first token is sampled from.
+        common = {other: _common(opening, state.new[:-1]) for opening, other in holders.items()}
+        if common and (tokens := max(common.values())) >= SHARED:
+            self._cache.copy(max(common, key=lambda other: common[other]), row, tokens)
+            state.held, state.new = tokens, state.new[tokens:]
+
+    def _parts(self, rows: Sequence[int]) -> Iterator[list[int]]:
+        """Rows that go into a forward together."""
+        part: list[int] = []
+        tokens = 0
+        for row in rows:
+            count = len(self._live[row].new)
+            if part and tokens + count > FORWARD_TOKENS:
+                yield part
+                part, tokens = [], 0
+            part.append(row)
+            tokens += count
+        if part:
+            yield part
+
+    def _forward(self, rows: Sequence[int], states: dict[int, Tensor]) -> None:
+        """Runs the model on what is new of these rows; where memory does not suffice, on half of them each time."""
+        live = [self._live[row] for row in rows]
+        device = self.policy.device
+        segments = [Segment(row, state.held, len(state.new)) for row, state in zip(rows, live, strict=True)]
+        plan = layout(segments, device, together=device.type != "cpu")
+        self._cache.aim(plan)
+        try:
+            hidden = self.policy.hidden(
+                input_ids=torch.tensor([[i for state in live for i in state.new]], device=device),
+                position_ids=plan.positions[None],
+                # Of four dimensions: transformers then makes no mask of its own.
+                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
+                past_key_values=self._cache,
+                use_cache=True,
+                ragged=plan,
+            )[0]
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            if len(rows) == 1:
+                raise BmrlError(
+                    f"not enough memory to read {segments[0].count} tokens of one episode; lower rollout.kv_cache_gb"
+                ) from error
+            hidden = None
+        if hidden is None:  # after the handler, which would keep what the failed forward made
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+            for half in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                self._forward(half, states)
+            return
+        last = -1
+        for row, state in zip(rows, live, strict=True):
+            last += len(state.new)
+            states[row] = hidden[last]
+            if not state.sampled:
+                self.counters.prefill_tokens += len(state.new)
+            state.held += len(state.new)
+            state.new = []
+        self.counters.attention_needed += plan.needed
+        self.counters.attention_computed += plan.computed
+
+
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error says that memory ran out; on a CPU torch has no class of its own for it."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Tokens that two sequences begin with alike."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def sample(logits: Tensor, uniforms: NDArray[np.float64], temperature: float) -> tuple[list[int], list[float]]:

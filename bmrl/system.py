@@ -25,7 +25,7 @@ def system_info() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu": _field("/proc/cpuinfo", "model name") or platform.processor() or None,
         "cores": _cores(),
-        "memory_gb": _memory_gb(),
+        "memory_gb": memory_gb(),
         "gpus": _gpus(),
         "versions": {name: _version(name) for name in _LIBRARIES},
     }
@@ -56,7 +56,7 @@ def _cores() -> int | None:
     return os.cpu_count()
 
 
-def _memory_gb() -> float | None:
+def memory_gb() -> float | None:
     """Physical memory, GiB."""
     try:
         size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -90,7 +90,7 @@ def train_step(
             finite. The policy is unchanged then.
     """
     began = time.perf_counter()
-    sampler = LiveSampler(player.policy, rows=player.rows)
+    sampler = LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens)
     waited = Waited()
     plays = [play for group in plan for play in group]
     failed: list[Episode] = []
@@ -137,7 +137,10 @@ def train_step(
         "prefill_s": counters.prefill_s,
         "decode_s": counters.decode_s,
         "env_s": waited.env_s,
+        "idle_s": rolled - began - counters.prefill_s - counters.decode_s - waited.env_s,
         "prefill_tokens": counters.prefill_tokens,
+        "rows_mean": counters.decode_tokens / max(counters.steps, 1),
+        "padding_share": 1 - counters.attention_needed / max(counters.attention_computed, 1),
         "tokens_per_s": counters.decode_tokens / (rolled - began),
     }
 

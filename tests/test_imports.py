@@ -25,6 +25,7 @@ LAYERS = [
         "clicks",
         "envs",
         "intervals",
+        "kv_cache",
         "metrics",
         "optimizer",
         "pocket",
@@ -45,6 +46,7 @@ TORCH = {
     "algorithm",
     "batch",
     "checkpoint",
+    "kv_cache",
     "optimizer",
     "policy",
     "run",
@@ -52,7 +54,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "games", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"matplotlib", "rich", "scipy"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}

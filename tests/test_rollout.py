@@ -1,14 +1,20 @@
 """The rollout: budgets exact, one end reason each, prompts only ever extended, nothing after the end."""
 
+import heapq
+from dataclasses import dataclass, field, replace
+
 import numpy as np
 import pytest
 import tiny
 import torch
 
+from bmrl import kv_cache
 from bmrl.envs.base import Step, Task
 from bmrl.envs.pool import Pool
-from bmrl.policy import token_logprobs
+from bmrl.errors import BmrlError
+from bmrl.policy import Policy, for_sampling, token_logprobs
 from bmrl.rollout import rollout
+from bmrl.run.compose import cache_token_bytes
 from bmrl.sampler import LiveSampler
 from bmrl.types import EndReason, Play
 
@@ -174,14 +180,19 @@ def test_errored_episode_is_retried_once_with_the_same_stream(failures):
 # --- with a real model ------------------------------------------------------------------------------------------
 
 
-def live(policy, wanted, *, rows, temperature=1.0, seed=0, turn_tokens=6):
-    sampler = LiveSampler(policy, rows=rows)
+# Random weights seldom say the stop token. With every third one a stop, actions are of different length, and so are
+# the transcripts that are in a batch.
+LIVELY = replace(CHAT, stop_ids=frozenset({STOP, *range(10, len(CHAT.tokenizer), 3)}))
+
+
+def live(policy, wanted, *, rows, temperature=1.0, seed=0, turn_tokens=6, workers=0):
+    sampler = LiveSampler(policy, rows=rows, context_tokens=512)
     groups = [Play(1, g, e, TASKS[n], "train", seed, b) for g, (n, b, size) in enumerate(wanted) for e in range(size)]
-    with Pool("corridor", {}, workers=0, timeout_s=5, slots=rows, make=tiny.Corridor) as pool:
+    with Pool("corridor", {}, workers=workers, timeout_s=60, slots=rows, make=tiny.make) as pool:
         return rollout(
             groups,
             sampler=sampler,
-            chat=CHAT,
+            chat=LIVELY,
             pool=pool,
             turn_tokens=turn_tokens,
             context_tokens=512,
@@ -200,8 +211,131 @@ def test_batched_rollout_equals_one_episode_at_a_time(temperature):
         together, _ = live(policy, WANTED, rows=rows, temperature=temperature)
         assert [e.token_ids for e in together] == [e.token_ids for e in alone]
         assert [e.end_reason for e in together] == [e.end_reason for e in alone]
-    lengths = {len(e.token_ids) for e in alone}
+    lengths = {len(turn.action_ids) for e in alone for turn in e.turns}
     assert len(lengths) > 3, "a test in which all rows are alike would show nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Cramped(Policy):
+    """Has memory for so many tokens at once; ``refused`` tells how many it was asked for beyond that."""
+
+    most: int
+    refused: list[int] = field(default_factory=list)
+
+    def hidden(self, **inputs):
+        if (tokens := inputs["input_ids"].numel()) > self.most:
+            self.refused.append(tokens)
+            raise torch.OutOfMemoryError("out of memory")
+        return Policy.hidden(self, **inputs)
+
+
+def cramped(policy, most):
+    return Cramped(policy.model, policy.causal, policy.tokenizer, policy.device, policy.name, most)
+
+
+def test_the_same_tokens_however_the_work_is_done(monkeypatch):
+    policy = tiny.policy()
+    alone, _ = live(policy, WANTED, rows=1)
+    whole, sampler = live(policy, WANTED, rows=64)
+    ways = {"64 rows": whole}
+    small = cramped(policy, 40)
+    ways["memory for 40 tokens at once"], _ = live(small, WANTED, rows=64)
+    assert small.refused
+    ways["workers"], _ = live(policy, WANTED, rows=16, workers=2)
+    with monkeypatch.context() as patch:
+        patch.setattr("bmrl.sampler.SHARED", 1)
+        ways["beginnings shared"], shared = live(policy, WANTED, rows=16)
+    with monkeypatch.context() as patch:
+        patch.setattr("bmrl.sampler.FORWARD_TOKENS", 20)
+        small = cramped(policy, 20)
+        ways["20 tokens at once"], _ = live(small, WANTED, rows=16)
+        assert not small.refused
+    with monkeypatch.context() as patch:
+        patch.setattr("bmrl.sampler.layout", lambda *given, together: kv_cache.layout(*given, together=True))
+        ways["attention together"], padded = live(policy, WANTED, rows=16)
+    for way, episodes in ways.items():
+        assert [e.token_ids for e in episodes] == [e.token_ids for e in alone], way
+    # Each way was another one. The second and the third opening differ from the first in the number of the place.
+    first = CHAT.opening("You are at place 8.")
+    number = first.index(CHAT.encode(" 8")[-1])
+    assert sampler.counters.prefill_tokens - shared.counters.prefill_tokens == 2 * number
+    assert sampler.counters.attention_computed == sampler.counters.attention_needed
+    assert padded.counters.attention_computed > padded.counters.attention_needed
+
+
+@pytest.mark.parametrize("rows", [2, 3, 16])
+def test_no_place_ever_waits(rows):
+    # Each place plays one episode after the other, a token a step, those of the queue in its order: the steps are
+    # those of the place that is busy longest.
+    episodes, sampler = live(tiny.policy(), WANTED, rows=rows)
+    busy = [0] * rows
+    for episode in sorted(episodes, key=lambda e: -e.budget):
+        heapq.heapreplace(busy, busy[0] + episode.action_tokens)
+    assert sampler.counters.steps == max(busy)
+
+
+def test_memory_that_does_not_hold_one_row_is_one_line():
+    with pytest.raises(BmrlError, match=r"not enough memory to read .* lower rollout\.kv_cache_gb"):
+        live(cramped(tiny.policy(), 5), WANTED, rows=4)
+
+
+def test_neighbours_attend_together_and_what_that_pads_is_counted():
+    # Rows at places 0 and 1 have one token each after 2 and 4, that at 3 has no neighbour, that at 4 brings two.
+    segments = [
+        kv_cache.Segment(0, 2, 1),
+        kv_cache.Segment(1, 4, 1),
+        kv_cache.Segment(3, 1, 1),
+        kv_cache.Segment(4, 0, 2),
+    ]
+    plan = kv_cache.layout(segments, torch.device("cpu"), together=True)
+    assert [(p.at, p.place, p.rows, p.count, p.width) for p in plan.pieces] == [
+        (0, 0, 2, 1, 5),
+        (2, 3, 1, 1, 2),
+        (3, 4, 1, 2, 2),
+    ]
+    assert plan.pieces[0].mask.squeeze().tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    assert plan.pieces[1].mask is None
+    assert plan.pieces[2].mask.squeeze().tolist() == [[True, False], [True, True]]
+    # 3 + 5 + 2 + 2 x 2 pairs, and 2 x 5 + 2 + 4 with the first row's padding.
+    assert (plan.needed, plan.computed) == (14, 16)
+    assert plan.positions.tolist() == [2, 4, 1, 0, 1] and plan.places.tolist() == [0, 1, 3, 4, 4]
+
+
+def test_a_row_in_a_turn_too_long_or_beyond_the_last_is_refused():
+    sampler = LiveSampler(tiny.policy(), rows=2, context_tokens=8)
+    sampler.begin(0, [1, 2, 3, 4, 5], np.zeros(4))  # the fourth one sampled is not stored: 5 + 3 tokens
+    with pytest.raises(ValueError, match="in a turn already"):
+        sampler.begin(0, [1], np.zeros(1))
+    with pytest.raises(ValueError, match="longer than the 8 tokens"):
+        sampler.begin(1, [1, 2, 3, 4, 5], np.zeros(5))
+    with pytest.raises(ValueError, match="row 2 of a sampler made for 2"):
+        sampler.begin(2, [1], np.zeros(1))
+
+
+def test_the_cache_takes_what_was_predicted():
+    policy = tiny.policy()
+    sampler = LiveSampler(policy, rows=3, context_tokens=32)
+    said(sampler, CHAT.opening("You are at place 3."), np.array([0.5]))
+    blocks = [*sampler._cache._keys, *sampler._cache._values]
+    # Keys and values of two layers of two heads of width 8 in float32.
+    assert cache_token_bytes(policy) == 2 * 2 * 2 * 8 * 4
+    assert sum(block.nbytes for block in blocks) == 3 * 32 * cache_token_bytes(policy)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_sampling_leaves_the_model_as_it_was(dtype):
+    policy = tiny.policy()
+    for name, parameter in policy.model.named_parameters():
+        if "lora_" not in name:  # adapters stay in float32
+            parameter.data = parameter.data.to(dtype)
+    before = {name: p.detach().clone() for name, p in policy.model.named_parameters()}
+    swaps = for_sampling(policy)
+    # Two layers of seven: their weights with the adapter added, or the two matrices of each adapter.
+    assert (len(swaps.weights), len(swaps.merged)) == ((14, 14) if dtype is torch.float32 else (28, 0))
+    assert {tensor.dtype for _, tensor in swaps.weights} == {dtype}
+    live(policy, WANTED, rows=4)
+    assert all(torch.equal(p, before[name]) for name, p in policy.model.named_parameters())
+    assert not any(layer.merged for layer in swaps.merged)
 
 
 def test_seed_decides_and_episodes_of_a_group_differ():
@@ -239,13 +373,10 @@ def test_a_groups_opening_is_read_once_and_no_token_twice():
 
 def test_changed_adapter_changes_what_the_sampler_says_module_by_module():
     names = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    prompt = {0: CHAT.opening("You are at place 3.")}
+    prompt = CHAT.opening("You are at place 3.")
 
     def logprob(policy) -> float:
-        ((_, completion),) = LiveSampler(policy, rows=1).generate(
-            prompt, {0: np.array([0.5])}, temperature=1.0, stop_ids=CHAT.stop_ids
-        )
-        return completion.logprobs[0]
+        return said(LiveSampler(policy, rows=1, context_tokens=512), prompt, np.array([0.5])).logprobs[0]
 
     for name in names:
         policy = tiny.policy()
@@ -257,14 +388,21 @@ def test_changed_adapter_changes_what_the_sampler_says_module_by_module():
         assert touched and logprob(policy) != before, name
 
 
+def said(sampler, prompt, draws):
+    """The action of row 0."""
+    sampler.begin(0, prompt, draws)
+    while not (completed := sampler.step(temperature=1.0, stop_ids=CHAT.stop_ids)):
+        pass
+    return completed[0][1]
+
+
 def test_same_prompt_after_an_update_equals_a_cold_sampler():
     policy = tiny.policy()
-    warm = LiveSampler(policy, rows=1)
-    prompt = {0: CHAT.opening("You are at place 3.")}
-    draws = {0: np.linspace(0.1, 0.9, 4)}
-    list(warm.generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
+    warm = LiveSampler(policy, rows=1, context_tokens=512)
+    prompt, draws = CHAT.opening("You are at place 3."), np.linspace(0.1, 0.9, 4)
+    before = said(warm, prompt, draws)
     warm.drop(0)
     tiny.shake(policy, seed=9)
-    again = list(warm.generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
-    cold = list(LiveSampler(policy, rows=1).generate(prompt, draws, temperature=1.0, stop_ids=CHAT.stop_ids))
-    assert again == cold
+    again = said(warm, prompt, draws)
+    assert again == said(LiveSampler(policy, rows=1, context_tokens=512), prompt, draws)
+    assert again != before

@@ -343,6 +343,25 @@ def test_dropout_of_supervised_learning_is_the_same_on_resume(tmp_path):
     assert adapters[0] == adapters[1]
 
 
+def test_a_resumed_run_plays_as_many_episodes_at_once_as_it_did(tmp_path, monkeypatch):
+    run, settings = tmp_path / "run", {"train.steps": 2, "train.checkpoint_every": 1}
+    monkeypatch.setattr("bmrl.run.compose.memory_gb", lambda: 0.4)
+    _, err = finish(train(run, **settings, **{"train.max_hours": 1e-9}), tmp_path)
+    # A quarter of 0.4 GiB; a token of the embedded policy takes keys and values of 4 layers of 192 float32.
+    rows = int(0.1 * 2**30 / (2 * 4 * 192 * 4 * 2048))
+    assert rows < 12 and f", {rows} episodes at once" in err
+    monkeypatch.setattr("bmrl.run.compose.memory_gb", lambda: 16.0)
+    _, err = finish(train(run, "--resume", **settings), tmp_path)
+    assert f", {rows} episodes at once" in err
+
+
+def test_a_cache_that_holds_no_episode_is_one_line(tmp_path):
+    _, err = finish(train(tmp_path / "run", **{"rollout.kv_cache_gb": 0.001}), tmp_path, 2)
+    (line,) = [line for line in err.splitlines() if "kv_cache_gb" in line]
+    # 2 x 4 layers x 192 x 4 bytes x 2,048 tokens: 12.6 MB.
+    assert "one episode of model.context_tokens 2048 needs 0.012 GiB, there are 0.001; raise it" in line
+
+
 def test_max_hours_stops_after_a_saved_checkpoint(tmp_path):
     run = tmp_path / "run"
     _, err = finish(train(run, **{"train.max_hours": 1e-6, "train.steps": 9}), tmp_path)

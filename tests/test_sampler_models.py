@@ -85,7 +85,7 @@ def policy(name: str) -> Policy:
 
 def play(policy: Policy, temperature: float) -> tuple[dict[int, Transcript], dict[int, list[float]]]:
     """Four turns of rows of unequal length; rows leave and join in between."""
-    sampler = LiveSampler(policy, rows=4)
+    sampler = LiveSampler(policy, rows=5, context_tokens=64)
     random = np.random.default_rng(0)
     transcripts: dict[int, Transcript] = {}
     logprobs: dict[int, list[float]] = {}
@@ -95,9 +95,14 @@ def play(policy: Policy, temperature: float) -> tuple[dict[int, Transcript], dic
         for row, ids in added.items():
             transcripts.setdefault(row, []).extend((i, False) for i in ids)
         draws = {row: random.random(6) for row in added}
-        for row, completion in sampler.generate(added, draws, temperature=temperature, stop_ids=STOPS):
-            transcripts[row].extend((i, True) for i in completion.token_ids)
-            logprobs.setdefault(row, []).extend(completion.logprobs)
+        for row, ids in added.items():
+            sampler.begin(row, ids, draws[row])
+        waiting = set(added)
+        while waiting:
+            for row, completion in sampler.step(temperature=temperature, stop_ids=STOPS):
+                transcripts[row].extend((i, True) for i in completion.token_ids)
+                logprobs.setdefault(row, []).extend(completion.logprobs)
+                waiting.remove(row)
 
     turn(r0=5, r1=11, r2=3)
     sampler.drop(1)

@@ -1,6 +1,6 @@
 """Fakes that the tests own: a two-layer policy, a one-corridor world, a sampler that follows a script."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -88,6 +88,11 @@ class Corridor:
         pass
 
 
+def make(name: str) -> Corridor:
+    """As a pool makes environments, also in worker processes."""
+    return Corridor()
+
+
 class ScriptedSampler:
     """Says what its script says, and writes down what it was given.
 
@@ -104,24 +109,25 @@ class ScriptedSampler:
         self.transcripts: dict[int, list[int]] = {}
         self.prompts: list[tuple[int, ...]] = []  # everything a row held when it was asked for an action
         self.dropped: list[int] = []
+        self.deciding: dict[int, int] = {}  # row in a turn -> most tokens of it
 
-    def generate(
-        self,
-        added: dict[int, Sequence[int]],
-        draws: dict[int, NDArray[np.float64]],
-        *,
-        temperature: float,
-        stop_ids: frozenset[int],
-    ) -> Iterator[tuple[int, Completion]]:
-        assert set(self.transcripts) <= set(added), "a live row was left out"
-        for row, ids in added.items():
-            held = self.transcripts.setdefault(row, [])
-            held.extend(ids)
-            self.prompts.append(tuple(held))
-            said = tuple(self.script(row, self.said.get(row, 0)))[: len(draws[row])]
+    def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
+        assert row not in self.deciding, "a turn began before the last one was over"
+        held = self.transcripts.setdefault(row, [])
+        held.extend(added)
+        self.prompts.append(tuple(held))
+        self.deciding[row] = len(draws)
+
+    def step(self, *, temperature: float, stop_ids: frozenset[int]) -> list[tuple[int, Completion]]:
+        assert self.deciding, "nobody was in a turn"
+        completed = []
+        for row, most in self.deciding.items():
+            said = tuple(self.script(row, self.said.get(row, 0)))[:most]
             self.said[row] = self.said.get(row, 0) + 1
-            held.extend(said)
-            yield row, Completion(said, (-0.5,) * len(said), said[-1] in stop_ids)
+            self.transcripts[row].extend(said)
+            completed.append((row, Completion(said, (-0.5,) * len(said), said[-1] in stop_ids)))
+        self.deciding = {}
+        return completed
 
     def drop(self, row: int) -> None:
         del self.transcripts[row]

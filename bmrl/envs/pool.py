@@ -85,11 +85,12 @@ class Pool:
         make: Callable[..., Env] | None = None,
     ) -> None:
         self._build = partial(make or registered, name, **args)
+        self.workers = min(workers, slots)
         self._slots = slots
         self._live: set[int] = set()  # slots with an episode
         self._asked: dict[int, Future[Reply | Failed]] = {}
         self._players: list[_Here | _Worker] = (
-            [_Worker(self._build, timeout_s) for _ in range(min(workers, slots))] if workers else [_Here(self._build)]
+            [_Worker(self._build, timeout_s) for _ in range(self.workers)] if workers else [_Here(self._build)]
         )
 
     def tasks(self, split: str) -> Sequence[Task]:

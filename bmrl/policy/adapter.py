@@ -3,9 +3,12 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from bmrl.errors import BmrlError, UsageError
 from bmrl.policy.model import Policy, one_line, seeded
@@ -110,3 +113,52 @@ def reference(policy: Policy) -> Iterator[None]:
     else:
         with policy.model.disable_adapter():
             yield
+
+
+@dataclass(frozen=True, slots=True)
+class Swaps:
+    """What sampling computes with in place of what the update does.
+
+    Attributes:
+        weights: parameters and the tensors that stand in for their data.
+        merged: layers whose weight holds the adapter already.
+    """
+
+    weights: list[tuple[nn.Parameter, Tensor]]
+    merged: list[Any]
+
+
+def for_sampling(policy: Policy) -> Swaps:
+    """The adapter in the form that costs sampling least; see ``swapped``.
+
+    In float32 it is added to the weights. Weights of 16 bit would round most of a small adapter away, and those of
+    4 bit all of it: there the adapter is computed apart, in the model's own type, without a conversion on the way
+    into and out of each layer.
+    """
+    if not policy.adapted:
+        return Swaps([], [])
+    from peft.tuners.lora import Linear, LoraLayer
+
+    layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
+    with torch.no_grad():
+        if all(isinstance(layer, Linear) and layer.weight.dtype == torch.float32 for layer in layers):
+            deltas = ((layer.base_layer.weight, layer.get_delta_weight("default")) for layer in layers)
+            return Swaps([(weight, weight + delta) for weight, delta in deltas], layers)
+        return Swaps([(p, p.to(policy.causal.dtype)) for p in policy.trainable.values()], [])
+
+
+@contextmanager
+def swapped(swaps: Swaps) -> Iterator[None]:
+    """With what sampling computes with; afterwards as before, bit for bit."""
+    before = [parameter.data for parameter, _ in swaps.weights]
+    try:
+        for parameter, tensor in swaps.weights:
+            parameter.data = tensor
+        for layer in swaps.merged:
+            layer.merged_adapters.append("default")
+        yield
+    finally:
+        for (parameter, _), tensor in zip(swaps.weights, before, strict=True):
+            parameter.data = tensor
+        for layer in swaps.merged:
+            layer.merged_adapters.clear()

@@ -4,12 +4,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bmrl.chat import Chat, make_chat
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError, UsageError
 from bmrl.policy import Policy, add_reference, load, with_adapter, with_new_adapter
 from bmrl.recipe import Recipe
 from bmrl.seeds import stream
+from bmrl.system import memory_gb
 from bmrl.trainer import Player
 
 
@@ -76,25 +79,39 @@ def chat_for(recipe: Recipe, policy: Policy) -> Chat:
     )
 
 
-def cache_rows(policy: Policy, *, kv_cache_gb: float, context_tokens: int) -> int:
+def cache_rows(policy: Policy, *, kv_cache_gb: float | str, context_tokens: int) -> int:
     """How many episodes of full length the KV cache may hold at once.
+
+    Args:
+        kv_cache_gb: GiB, or ``auto``.
 
     Raises:
         UsageError: not even one.
     """
+    size = _free_gb(policy.device) if kv_cache_gb == "auto" else float(kv_cache_gb)
+    need = cache_token_bytes(policy) * context_tokens / 2**30
+    if need > size:
+        raise UsageError(
+            f"rollout.kv_cache_gb: one episode of model.context_tokens {context_tokens} needs {need:.2g} GiB, "
+            f"there are {size:.2g}; raise it or lower model.context_tokens"
+        )
+    return int(size / need)
+
+
+def cache_token_bytes(policy: Policy) -> int:
+    """Bytes of the keys and values of one token of one episode."""
     config: Any = policy.causal.config.get_text_config()
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    token = 2 * config.num_hidden_layers * kv_heads * width * policy.causal.dtype.itemsize  # bytes; keys and values
-    rows = int(kv_cache_gb * 2**30 / (token * context_tokens))
-    if rows < 1:
-        need = token * context_tokens / 2**30
-        raise UsageError(
-            f"rollout.kv_cache_gb: one episode of model.context_tokens {context_tokens} needs {need:.2g} GiB; "
-            f"raise it to {need:.2g} or lower model.context_tokens"
-        )
-    return rows
+    return int(2 * config.num_hidden_layers * kv_heads * width * policy.causal.dtype.itemsize)
+
+
+def _free_gb(device: torch.device) -> float:
+    """GiB for the KV cache where the recipe leaves it open: the update needs the rest."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0] / 2**30 / 2)
+    return (memory_gb() or 8.0) / 4
 
 
 def tell_of_another_world(recipe: Recipe, policy: Policy) -> None:

@@ -104,7 +104,7 @@ def evaluate_policy(
     on_start(len(plays))
     episodes = rollout(
         plays,
-        sampler=LiveSampler(player.policy, rows=player.rows),
+        sampler=LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens),
         chat=player.chat,
         pool=player.pool,
         turn_tokens=player.turn_tokens,

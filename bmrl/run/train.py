@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -29,11 +29,16 @@ from bmrl.types import EndReason
 
 @dataclass(slots=True)
 class Loop:
-    """State of the loop that a checkpoint carries."""
+    """State of the loop that a checkpoint carries.
+
+    Attributes:
+        rows: episodes that play at once, chosen when the run began; 0 before that.
+    """
 
     step: int = 0
     env_turns: int = 0
     elapsed_s: float = 0.0
+    rows: int = 0
 
 
 def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
@@ -101,12 +106,12 @@ def _loop(
         weight_decay=recipe.optimizer.weight_decay,
         beta2=recipe.optimizer.beta2,
     )
-    rows = min(
+    loop = restore(folder, policy, optimizer, names)
+    loop.rows = loop.rows or min(
         _episodes(recipe),
         cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens),
     )
-    player = make_player(recipe, policy, pool, rows=rows)
-    loop = restore(folder, policy, optimizer, names)
+    player = make_player(recipe, policy, pool, rows=loop.rows)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
     update = _update(recipe)
@@ -114,7 +119,7 @@ def _loop(
     groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
     say(
         f"{folder}: {settings.steps} steps, {groups}, budgets up to {largest(recipe.budget.train)}, "
-        f"{rows} episodes at once, on {policy.device}"
+        f"{loop.rows} episodes at once, on {policy.device}"
     )
     saved = loop.step
     with Progress(settings.steps, loop.step).shown() as progress:
@@ -272,7 +277,7 @@ def save(
         adapter=policy.adapter_tensors(),
         adapter_config=policy.adapter_config(),
         optimizer=checkpoint.optimizer_tensors(optimizer, names),
-        state={"step": loop.step, "env_turns": loop.env_turns, "elapsed_s": loop.elapsed_s},
+        state=asdict(loop),
     )
     best = best_step(folder, sorted(run_folder.checkpoints(folder / "checkpoints")))
     checkpoint.prune(folder / "checkpoints", keep, spare=best)
