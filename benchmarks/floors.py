@@ -19,9 +19,11 @@ class Shape:
     """What of a model the floors need.
 
     Attributes:
-        weight_bytes: what a decode step reads: all weights, the output layer once.
+        weight_bytes: what a decode step reads: all weights, the output layer once; an adapter can be merged into
+            them, and counts for nothing.
         cache_bytes: keys and values of one token.
-        linear: weights that every token is multiplied with (adapters included, output layer not).
+        linear: weights that every token is multiplied with, without those of adapter and output layer.
+        adapter: weights of the adapter.
         head: weights of the output layer.
         attention: operations for a token to attend to one other, over all layers.
     """
@@ -29,6 +31,7 @@ class Shape:
     weight_bytes: int
     cache_bytes: int
     linear: int
+    adapter: int
     head: int
     attention: int
 
@@ -40,12 +43,14 @@ def shape_of(policy: Any) -> Shape:
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     layers = config.num_hidden_layers
     embeddings = {id(policy.causal.get_input_embeddings().weight), id(policy.causal.get_output_embeddings().weight)}
-    inner = [p for p in policy.model.parameters() if id(p) not in embeddings]
+    adapter = {id(p) for p in policy.trainable.values()} if policy.adapted else set()
+    inner = [p for p in policy.model.parameters() if id(p) not in embeddings | adapter]
     head = policy.causal.get_output_embeddings().weight
     return Shape(
         weight_bytes=sum(p.nbytes for p in inner) + head.nbytes,
         cache_bytes=2 * layers * config.num_key_value_heads * width * policy.causal.dtype.itemsize,
         linear=sum(p.numel() for p in inner if p.ndim > 1),
+        adapter=sum(p.numel() for p in policy.trainable.values()) if policy.adapted else 0,
         head=head.numel(),
         attention=4 * layers * heads * width,
     )
@@ -88,14 +93,15 @@ def prefill_operations(episodes: Sequence[Turns], shape: Shape) -> int:
 def update_operations(episodes: Sequence[Turns], shape: Shape) -> int:
     """Operations of a forward and a backward over each episode once, nothing recomputed.
 
-    Base weights are frozen: the backward pass is as long as the forward. The output layer serves the sampled
-    tokens only.
+    Base weights are frozen: the backward pass is as long as the forward; the adapter's is twice as long. The output
+    layer serves the sampled tokens only.
     """
     total = 0
     for turns in episodes:
-        total += sum(_token(n, shape) for n in range(1, sum(len(a) + len(s) for a, s in turns) + 1))
-        total += sum(2 * shape.head * len(sampled) for _, sampled in turns)
-    return 2 * total
+        tokens = sum(len(added) + len(sampled) for added, sampled in turns)
+        total += 2 * sum(_token(n, shape) for n in range(1, tokens + 1)) + 6 * shape.adapter * tokens
+        total += sum(4 * shape.head * len(sampled) for _, sampled in turns)
+    return total
 
 
 def _token(attended: int, shape: Shape) -> int:

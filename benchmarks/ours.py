@@ -33,7 +33,7 @@ UPDATE = Update(
     epochs=1,
     micro_batch_tokens=8192,
     max_grad_norm=1.0,
-    max_logprob_gap=1e9,  # not what is measured; in bfloat16 it is no small number
+    max_logprob_gap=1e9,  # not what is measured
 )
 
 
@@ -64,7 +64,7 @@ class Ours:
         rows = min(job.get("rows") or job["episodes"], job["episodes"])
         with self._pool(rows) as pool:
             groups = self._plays(pool, job)
-            sampler = LiveSampler(self.policy, rows=rows)
+            sampler = LiveSampler(self.policy, rows=rows, context_tokens=self.setup["context_tokens"])
             episodes, figures = measured(
                 lambda: rollout(
                     [play for group in groups for play in group],
@@ -76,11 +76,11 @@ class Ours:
                     temperature=1.0,
                 )
             )
-        # Plain numbers only: what a sampler counts beside seconds and tokens is its own affair.
-        counted = {k: v for k, v in _fields(sampler.counters).items() if isinstance(v, int | float)}
+        counters = sampler.counters
+        padding = 1 - counters.attention_needed / max(counters.attention_computed, 1)
         return {
             "figures": figures,
-            "counters": counted,
+            "counters": {**asdict(counters), "padding_share": padding},
             "episodes": self._recorded(episodes) if job.get("record") else [],
         }
 
@@ -203,12 +203,6 @@ def _episode(record: dict[str, Any]) -> Episode:
     turns = tuple(Turn(**{k: tuple(v) if isinstance(v, list) else v for k, v in t.items()}) for t in record["turns"])
     record = {name: value for name, value in record.items() if name != "opening"}
     return Episode(**{**record, "turns": turns, "end_reason": EndReason(record["end_reason"])})
-
-
-def _fields(counters: Any) -> dict[str, Any]:
-    names = {name for kind in type(counters).__mro__ for name in getattr(kind, "__slots__", ())} or set(vars(counters))
-    shares = {n for n, v in vars(type(counters)).items() if isinstance(v, property)}
-    return {name: getattr(counters, name) for name in sorted(names | shares)}
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def fractions(counters: list[dict[str, float]], floors: dict[str, float]) -> dic
     return {
         "decode_floor_fraction": floors["decode_floor_s"] / decode_s,
         "prefill_floor_fraction": floors["prefill_floor_s"] / prefill_s,
-        "padding_share": counters[-1].get("padding_share"),  # None: the sampler does not count it
+        "padding_share": counters[-1]["padding_share"],
     }
 
 

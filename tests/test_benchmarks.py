@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -38,7 +39,7 @@ def test_engines_side_by_side():
 
 
 # bytes: 1,000 a forward, 10 a token of the cache; operations: 2 a token, 1 a token attended to, 200 a row of logits
-SHAPE = floors.Shape(weight_bytes=1000, cache_bytes=10, linear=1, head=100, attention=1)
+SHAPE = floors.Shape(weight_bytes=1000, cache_bytes=10, linear=1, adapter=7, head=100, attention=1)
 
 
 def test_decode_floor():
@@ -60,20 +61,24 @@ def test_prefill_floor():
 
 
 def test_update_floor():
-    # 5 tokens attend to 1 .. 5: 5 x 2 + 15; logits of 2; forward and backward.
-    assert floors.update_operations([[([1, 2, 3], [4, 5])]], SHAPE) == 2 * (25 + 400)
+    # 5 tokens attend to 1 .. 5: 5 x 2 + 15; logits of 2; forward and backward. The adapter: 5 x 14, three times.
+    assert floors.update_operations([[([1, 2, 3], [4, 5])]], SHAPE) == 2 * (25 + 400) + 3 * 70
 
 
 def test_shape_of_a_model():
     # Tied embeddings of v x 32; a layer: q and o 32 x 32, k and v 16 x 32, three of 48 x 32, two norms; a last norm.
     policy = tiny.policy(adapter=False)
     shape = floors.shape_of(policy)
+    assert shape.adapter == 0
     layer = 2 * 32 * 32 + 2 * 16 * 32 + 3 * 48 * 32
     assert shape.head == len(policy.tokenizer) * 32
     assert shape.linear == 2 * layer
     assert shape.weight_bytes == 4 * (shape.head + 2 * (layer + 2 * 32) + 32)
     assert shape.cache_bytes == 2 * 2 * 2 * 8 * 4  # keys and values, layers, heads of 8, fp32
     assert shape.attention == 4 * 2 * 4 * 8
+    # An adapter of rank 4 on the seven matrices of each layer changes nothing else.
+    assert replace(floors.shape_of(tiny.policy()), adapter=0) == shape
+    assert floors.shape_of(tiny.policy()).adapter == 2 * 4 * (2 * (32 + 32) + 2 * (32 + 16) + 3 * (32 + 48))
 
 
 def test_timed_games_last_as_told_and_are_decided_by_what_was_said():
