@@ -49,12 +49,14 @@ class Replay:
     """Where TRL's loop stands in the recorded episodes; ``rows`` are those it generates for now."""
 
     def __init__(self, episodes: Sequence[dict[str, Any]]) -> None:
-        self.episodes, self.rows, self.turn, self.read, self.given = episodes, list(range(len(episodes))), 0, 0, 0
+        self.episodes, self.rows = episodes, list(range(len(episodes)))
+        self.turn = self.given = self.read = self.prompted = 0
 
     def generate(self, model: Any, original: Any, **inputs: Any) -> Tensor:
         scripts = [self.episodes[i]["turns"][self.turn]["action_ids"] for i in self.rows]
         start = inputs["input_ids"].shape[1]
         self.read += inputs["input_ids"].numel()
+        self.prompted += int(inputs["attention_mask"].sum())
 
         def forced(ids: Tensor, scores: Tensor) -> Tensor:
             n = ids.shape[1] - start
@@ -124,7 +126,7 @@ class Trl:
         try:
             trainer.train()
         except RolledOut:
-            return {"figures": {**took, "prefill_tokens": replay.read}}
+            return {"figures": {**took, "prefill_tokens": replay.read, "prompt_tokens": replay.prompted}}
         raise RuntimeError("TRL rolled nothing out")
 
     def update(self, job: Job) -> dict[str, Any]:
