@@ -121,7 +121,10 @@ def options(
                     turn_tokens=4,
                     repeats=1,
                 )
-            function(settings, as_json)
+            try:
+                function(settings, as_json)
+            except BmrlError as error:
+                raise click.ClickException(str(error)) from error
 
         command.__doc__ = function.__doc__
         for option in reversed(declared):

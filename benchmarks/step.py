@@ -9,6 +9,7 @@ from typing import Any
 
 from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
 from competitors import alternating, ratio
+from bmrl.errors import BmrlError
 
 KEYS = ("ratio_vs_trl", "floor_fraction")
 OURS = "bmrl"
@@ -37,6 +38,8 @@ def run(model: Model, episodes: int, settings: Settings, missing: list[str]) -> 
             missing.append("TRL: name an environment that has it with --trl-python")
         before = load()
         found = alternating(works, repeats=settings.repeats, missing=missing, say=say)
+        if not played:
+            raise BmrlError(missing[-1])
         floors = ours.ask("floors", episodes=played["episodes"], rows=episodes)
     floor = sum(floors[key] for key in ("decode_floor_s", "prefill_floor_s", "update_floor_s"))
     return {
