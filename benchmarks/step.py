@@ -9,6 +9,7 @@ from typing import Any
 
 from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
 from competitors import alternating, ratio
+
 from bmrl.errors import BmrlError
 
 KEYS = ("ratio_vs_trl", "floor_fraction")
