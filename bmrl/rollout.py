@@ -22,8 +22,8 @@ from bmrl.seeds import stream
 from bmrl.types import Completion, EndReason, Episode, Play, Turn
 
 T = TypeVar("T")
-
-
+# Characters. To cut megabytes into tokens takes minutes and gigabytes; that they do not fit is seen without.
+LONGEST_TOKEN = 256
 # Tokens that the others decode between a question to an environment in a worker process and its answer.
 LAG = 1
 
@@ -152,6 +152,9 @@ def rollout(
             if reason is None:
                 told = announcement(announce, state.play.budget, len(state.turns))
                 state.shown = f"{state.observation}\n{told}" if told else state.observation
+                if len(state.shown) > LONGEST_TOKEN * context_tokens:
+                    reason = EndReason.CONTEXT
+            if reason is None:
                 state.added = tuple(
                     chat.following(state.shown, stopped=state.stopped) if state.turns else chat.opening(state.shown)
                 )

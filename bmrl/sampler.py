@@ -23,6 +23,7 @@ from bmrl.types import Completion
 FORWARD_TOKENS = 4096
 # Tokens an opening must have in common with another one, to be copied rather than read.
 SHARED = 16
+BLOCK = 256  # entries of the vocabulary whose sum is taken in float32
 
 
 @dataclass(slots=True)
@@ -274,11 +275,31 @@ def sample(logits: Tensor, uniforms: NDArray[np.float64], temperature: float) ->
         temperature: 0 takes the most likely token and reports its log-probability at temperature 1.
     """
     logprobs = torch.log_softmax(logits / temperature if temperature else logits, dim=-1)
-    if temperature:
-        cumulative = logprobs.double().exp().cumsum(-1)
-        u = torch.as_tensor(uniforms, device=logits.device)[:, None] * cumulative[:, -1:]
-        picks = torch.searchsorted(cumulative, u, right=True).clamp_(max=logits.shape[-1] - 1)
-    else:
-        picks = logprobs.argmax(-1, keepdim=True)
-    chosen = logprobs.gather(-1, picks)
-    return picks.squeeze(-1).tolist(), chosen.squeeze(-1).tolist()
+    picks = _inverted(logprobs.exp(), uniforms) if temperature else logprobs.argmax(-1)
+    chosen = logprobs.gather(-1, picks[:, None])
+    return picks.tolist(), chosen.squeeze(-1).tolist()
+
+
+def _inverted(weights: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
+    """The first entry of each row at which the running sum exceeds its share ``uniforms`` of the whole.
+
+    In two steps, blocks and then the entries of one: float64 throughout a vocabulary would cost more than all else
+    that a token takes, and a running sum in float32 would err by more than single tokens weigh.
+
+    Args:
+        weights: (rows, entries), not negative.
+
+    Returns:
+        (rows,) entries, none of weight 0.
+    """
+    padded = torch.nn.functional.pad(weights, (0, -weights.shape[1] % BLOCK))
+    blocks = padded.view(len(weights), -1, BLOCK)
+    ends = blocks.sum(-1).double().cumsum(-1)
+    aim = torch.as_tensor(uniforms, device=weights.device)[:, None] * ends[:, -1:]
+    block = torch.searchsorted(ends, aim, right=True).clamp_(max=ends.shape[1] - 1)
+    start = torch.where(block > 0, ends.gather(-1, (block - 1).clamp_(min=0)), 0.0)
+    # As a share of the block, for the block's own running sum ends in another last digit.
+    share = ((aim - start) / (ends.gather(-1, block) - start)).clamp_(max=1 - 1e-9)
+    sums = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK)).squeeze(1).double().cumsum(-1)
+    entry = torch.searchsorted(sums, share * sums[:, -1:], right=True)
+    return (block * BLOCK + entry).squeeze(-1)

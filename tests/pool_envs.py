@@ -50,6 +50,9 @@ class Echo:
             "exit": lambda: os._exit(3),
             "leave": lambda: sys.exit("the game is over"),
             "spawn": lambda: subprocess.Popen(["sleep", "3600"]),
+            "fork": os.fork,
+            "fork and exit": lambda: time.sleep(3600) if os.fork() == 0 else os._exit(3),
+            "wait": lambda: os.waitpid(-1, 0),
             "chatter": lambda: (os.write(1, b"out\n"), os.write(2, b"err\n"), sys.stdin.read()),
             "raise": Path("/no such folder/of mine/game.json").read_text,
         }
@@ -71,6 +74,8 @@ class Echo:
         return None
 
     def close(self) -> None:
+        if self._label == "close raises":
+            raise RuntimeError("it does not close")
         if self._label.startswith("close "):
             with Path(self._label.removeprefix("close ")).open("a") as file:
                 file.write(f"{self._said[1]}\n")

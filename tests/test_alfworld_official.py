@@ -112,6 +112,7 @@ def test_games_of_two_grammars_are_refused(train):
     [
         ("", "cannot be read"),
         ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
         ("[]", "not a JSON object"),
         ('{"grammar": ""}', "not a game.tw-pddl"),
         ('{"solvable": true}', "not a game.tw-pddl"),
@@ -131,6 +132,67 @@ def test_a_file_that_is_gone_is_named(train):
     path.unlink()
     path.symlink_to(train / "nowhere")
     assert "link/trial" in complaint(train.parent)
+
+
+def test_what_is_no_file_is_named_and_not_waited_for(train):
+    (train / "pipe").mkdir()
+    os.mkfifo(train / "pipe" / official.COMPILED)
+    (train / "folder" / official.COMPILED).mkdir(parents=True)
+    told = complaint(train.parent)
+    assert "2 unreadable games" in told
+    assert f"pipe/{official.COMPILED}: is no file" in told
+    assert f"folder/{official.COMPILED}: is no file" in told
+
+
+def test_links_to_folders_are_listed_and_not_followed(train):
+    (train / "again").symlink_to(train)
+    (train / RECORDS[0].task_id / "up").symlink_to(train)
+    env = AlfworldEnv(str(train.parent))
+    assert env.left_out("train") == {listing.LINKED: ("again", f"{RECORDS[0].task_id}/up")}
+    assert len(env.tasks("train")) == 3
+
+
+def test_games_that_no_plan_wins_are_listed(train):
+    lost, won = game(3), game(4)
+    lost["pddl_problem"] = str(lost["pddl_problem"]).replace("(pickupable ", "(heavy ")
+    # Won where it begins: asked for is an object in a receptacle, and one is there.
+    problem = str(game(0)["pddl_problem"]).partition("(:goal")[0]
+    thing, place = next(f.split()[1:] for f in problem.replace(")", "").split("(") if f.startswith("inReceptacle "))
+    kinds = [name.partition("_bar_")[0] for name in (thing, place)]
+    asked = "(:goal (exists (?r ?o) (and (objectType ?o {}Type) (receptacleType ?r {}Type))))".format(*kinds)
+    won["pddl_problem"] = f"{problem}{asked}"
+    write(train, "lost/trial", lost)
+    write(train, "won/trial", won)
+    assert AlfworldEnv(str(train.parent)).left_out("train") == {listing.UNWINNABLE: ("lost/trial", "won/trial")}
+
+
+@pytest.mark.parametrize("name", ["new\nline", "tab\t", os.fsdecode(b"latin-1 \xff")])
+def test_names_that_are_no_text_on_one_line_are_refused(train, name):
+    odd = write(train, f"{name}/trial", game(3)).parent.parent
+    assert ascii(f"{name}/trial") in complaint(train.parent)
+    odd.rename(train.parent / name)
+    with pytest.raises(UsageError) as caught:
+        AlfworldEnv(str(train.parent)).splits()
+    assert ascii(name) in str(caught.value) and "\n" not in str(caught.value)
+    with pytest.raises(UsageError) as caught:
+        AlfworldEnv(str(train.parent / name))
+    assert "\n" not in str(caught.value)
+
+
+def test_names_that_are_unusual_are_played(train):
+    write(train.parent / "my split", "caf\u00e9 \u6f22/it's [1]*", game(3))
+    (train.parent / ".train.tmp-1").mkdir()
+    write(train.parent / ".train.tmp-1", "half/trial", game(4))  # what a killed `games make` leaves
+    env = AlfworldEnv(str(train.parent))
+    assert env.splits() == ["my split", "train"]
+    assert [task.task_id for task in env.tasks("my split")] == ["caf\u00e9 \u6f22/it's [1]*"]
+
+
+def test_the_home_of_nobody_is_one_line(monkeypatch):
+    for source in ("~nobody of this name/games", "official", "auto"):
+        monkeypatch.setenv("ALFWORLD_DATA", "~nobody of this name/games")
+        with pytest.raises(UsageError, match=r"no such folder|there is no"):
+            AlfworldEnv(source)
 
 
 def test_a_game_that_is_there_twice_is_refused(train):
@@ -194,6 +256,37 @@ def test_the_hash_and_the_list_follow_the_files(train):
     assert len(env.tasks("train")) == 2
 
 
+def test_the_hash_knows_the_ids(train):
+    before = AlfworldEnv(str(train.parent)).split_hash("train")
+    (train / RECORDS[2].task_id).rename(train / "zzz")  # the same games in the same order
+    (train / RECORDS[1].task_id).rename(train / "yyy")
+    (train / RECORDS[0].task_id).rename(train / "xxx")
+    assert AlfworldEnv(str(train.parent)).split_hash("train") != before
+
+
+def test_the_first_five_are_named_and_the_others_counted(tmp_path):
+    for number in range(6):
+        write(tmp_path / "train", f"{number}/trial", "{")
+    told = complaint(tmp_path)
+    assert "6 unreadable games" in told and "4/trial" in told
+    assert "5/trial" not in told and "; and 1 more" in told
+
+
+def test_what_is_read_of_a_game_is_what_it_was_made_from(tmp_path):
+    """All six kinds: what is asked for, a shortest plan, and, where it is evaluated, how long a search takes."""
+    assert len({record.kind for record in RECORDS}) == 6
+    for split in ("train", "other"):
+        for number, record in enumerate(RECORDS):
+            write(tmp_path / split, record.task_id, game(number))
+    env = AlfworldEnv(str(tmp_path))
+    for split in ("train", "other"):
+        found = {task.task_id: task for task in env.tasks(split)}
+        for record in RECORDS:
+            task = found[record.task_id]
+            assert (task.kind, len(task.plan)) == (record.kind, len(record.plan))
+            assert task.search_turns == (() if split == "train" else record.search_turns)
+
+
 def test_each_file_is_read_once(train, monkeypatch):
     env = AlfworldEnv(str(train.parent))
     env.tasks("train")
@@ -219,3 +312,47 @@ def test_compact_splits_hold_each_game_once(tmp_path, copies, words):
     entry = {"file": "train.jsonl.gz", "games": copies, "sha256": hashlib.sha256(content).hexdigest()}
     (tmp_path / "manifest.json").write_text(json.dumps({"splits": {"train": entry}}))
     assert words in complaint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"object": 7},
+        {"lamp": None},
+        {"objects": [["Apple|+1|+1|+1", 99]]},
+        {"objects": [["Apple|+1|+1|+1", -1]]},
+        {"receptacles": []},
+        {"extra": 1},
+        {"plan": 3},
+    ],
+)
+def test_a_record_that_is_none_is_one_line(tmp_path, change):
+    content = (json.dumps(json.loads(RECORDS[0].to_json()) | change) + "\n").encode()
+    (tmp_path / "train.jsonl.gz").write_bytes(gzip.compress(content))
+    entry = {"file": "train.jsonl.gz", "games": 1, "sha256": hashlib.sha256(content).hexdigest()}
+    (tmp_path / "manifest.json").write_text(json.dumps({"splits": {"train": entry}}))
+    assert "not a game record" in complaint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "[" * 100_000,
+        '{"splits": {}}',
+        '{"splits": []}',
+        '{"splits": {"train": null}}',
+        *(json.dumps({"splits": {"train": {"file": "f", "sha256": "0", "games": 1} | odd}}) for odd in (
+            {"file": "a\0b"}, {"file": "."}, {"sha256": 5}, {"games": "many"}, {"games": None},
+        )),
+    ],
+)  # fmt: skip
+def test_a_manifest_that_is_none_is_one_line(tmp_path, text, capsys):
+    (tmp_path / "manifest.json").write_text(text)
+    (tmp_path / "f").write_bytes(gzip.compress(b""))
+    with pytest.raises(SystemExit) as done:
+        main(["games", "info", "--source", str(tmp_path)])
+    out, err = capsys.readouterr()
+    assert (done.value.code, out, len(err.splitlines())) == (1, "", 1)
+    assert "internal error" not in err

@@ -93,6 +93,25 @@ def test_two_games_at_once_do_not_disturb_each_other() -> None:
     assert together == apart
 
 
+def test_a_fork_goes_its_own_way() -> None:
+    """Every command of a plan tried in a fork leaves the game as it was, and in the same state answers as the game."""
+    for task in envs.make("alfworld", source="embedded").tasks("valid_seen")[:12]:
+        twin = Twin(game_from_record(task.data))
+        for command in task.plan:
+            state = str({name: vars(twin)[name] for name in STATE})
+            fork = twin.fork()
+            tried = [fork.step(command), fork.step("look")]
+            assert str({name: vars(twin)[name] for name in STATE}) == state
+            assert [twin.step(command), twin.step("look")] == tried
+            assert twin.admissible == fork.admissible
+
+
+STATE = (
+    *("location", "held", "opened", "clean", "hot", "cool", "sliced", "toggled", "inside"),
+    *("_objects_at", "_taken_from"),
+)
+
+
 def test_step_fields() -> None:
     env = AlfworldEnv("embedded")
     task = env.tasks("train")[0]

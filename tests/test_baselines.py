@@ -74,6 +74,35 @@ def test_a_world_of_which_nothing_is_known_has_no_baseline(name, lacks, monkeypa
         played(name, world="blank", tasks=1)
 
 
+class Wrong(tiny.Corridor):
+    """Its plans end one turn early; the second task cannot be reset, the third not be won."""
+
+    def tasks(self, split):
+        return [dataclasses.replace(task, plan=task.plan[1:] or task.plan) for task in super().tasks(split)]
+
+    def reset(self, task):
+        if task.data == 2:
+            raise RuntimeError("no second task")
+        self.broken = task.data == 3
+        return super().reset(task)
+
+    def step(self, action):
+        if self.broken and self.left == 1:
+            raise RuntimeError("stumbled")
+        return super().step(action)
+
+
+def test_an_environment_that_fails_costs_an_episode_and_a_plan_that_does_not_win_is_told(monkeypatch):
+    monkeypatch.setitem(ENVIRONMENTS, "wrong", "test_baselines:Wrong")
+    (point,) = played("oracle", world="wrong", budgets=(1,), tasks=2)["budgets"]
+    assert point["success"] == 0.5
+    found = played("oracle", world="wrong", budgets=(2,), tasks=3)
+    assert (found["errors"], found["budgets"][0]["success"]) == (1, pytest.approx(1 / 3))
+    assert played("random", world="wrong", budgets=(40,), tasks=3)["errors"] >= 1
+    with pytest.raises(UsageError, match="the plan of valid_seen-3 does not win"):
+        played("oracle", world="wrong", budgets=(8,), tasks=4)
+
+
 def test_no_torch_and_one_line_for_what_a_baseline_cannot():
     program = (
         "import sys\nfrom bmrl.cli import main\ntry:\n    main(sys.argv[1:])\n"

@@ -50,6 +50,24 @@ def test_a_plan_must_win_with_its_last_command(plan, fault):
     assert replay(tiny.Corridor(), Task("two", "corridor", plan=plan, data=2)) == fault
 
 
+class Stumbling(tiny.Corridor):
+    """Fails at what a command says."""
+
+    def step(self, action):
+        if action == "raise":
+            raise RuntimeError("stumbled")
+        if action == "garbage":
+            return None
+        return super().step(action)
+
+
+def test_a_plan_that_an_environment_stumbles_over():
+    for command, fault in (("raise", "raised RuntimeError: stumbled"), ("garbage", "answered the answer is NoneType")):
+        task = Task("two", "corridor", plan=("go", command, "go"), data=2)
+        found = replay(Stumbling(), task)
+        assert found is not None and found.startswith(f"at turn 2 of 3 it {fault}")
+
+
 def test_a_split_in_numbers():
     # Corridors of 1 to 8: the mean plan is (1 + 8) / 2.
     found = summary(tiny.Corridor(), "any")
@@ -170,6 +188,12 @@ def test_the_knobs_do_what_they_say():
         assert 5 <= len(made.plan) <= 8
 
 
+@pytest.mark.parametrize("turns", [4, 5, 6])
+def test_both_ends_of_a_range_of_turns_are_meant(turns):
+    made = generator.make_game("pick_and_place_simple", "range", difficulty=generator.Difficulty(plan=(turns, turns)))
+    assert len(made.plan) == turns
+
+
 @pytest.mark.parametrize(
     ("more", "words"),
     [
@@ -184,6 +208,15 @@ def test_games_that_cannot_be_are_one_line_and_leave_nothing(run, tmp_path, more
     code, out, err = run("make", str(tmp_path / "games"), "--count", "6", *more)
     assert (code, out, len(err.strip().splitlines())) == (2, "", 1) and words in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../up", "a/b", "/tmp/x", "a\\b", ".hidden", "new\nline"])
+@pytest.mark.parametrize("form", ["compact", "both"])
+def test_the_name_of_a_split_leads_nowhere_else(run, tmp_path, name, form):
+    (tmp_path / "in").mkdir()
+    code, out, err = run("make", str(tmp_path / "in" / "games"), "--count", "1", "--split", name, "--format", form)
+    assert (code, out, len(err.splitlines())) == (2, "", 1) and repr(name) in err
+    assert [*tmp_path.rglob("*")] == [tmp_path / "in"]
 
 
 @pytest.mark.skipif(find_spec("alfworld") is not None, reason="alfworld is installed")

@@ -196,6 +196,14 @@ def test_environments_are_closed(count: int, tmp_path: Path) -> None:
     assert sorted((tmp_path / "closed").read_text().split()) == ["0", "1", "1", "2"]
 
 
+@pytest.mark.parametrize("count", [0, 1])
+def test_an_environment_that_cannot_be_closed_disturbs_nothing(count: int) -> None:
+    with pool(workers=count, label="close raises") as p:
+        assert len(p.tasks("train")) == 3
+        (answer,) = ask(p, {0: Task("t", "echo", data="leave")})
+        assert isinstance(answer, Failed) and answer.error == "SystemExit: the game is over"
+
+
 @pytest.mark.parametrize("deed", ["hang", "spin"])
 def test_closing_does_not_wait_for_those_that_hang(deed: str) -> None:
     begun = time.monotonic()
@@ -214,6 +222,8 @@ pool = Pool("echo", {}, workers=4, timeout_s=600, slots=4, make=pool_envs.make)
 for slot in range(4):
     pool.reset(slot, Task("t", "echo"))
 pool.collect(range(4))
+pool.step(0, "spawn")
+pool.collect([0])
 pool.step(1, "hang")
 pool.step(2, "spin")
 pool.reset(3, Task("t", "echo", data="spin"))
@@ -222,7 +232,7 @@ time.sleep(600)
 """
 
 
-def test_kill_9_of_the_program_leaves_no_worker() -> None:
+def test_kill_9_of_the_program_leaves_no_worker_and_nothing_that_an_environment_started() -> None:
     here = Path(__file__).parent
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(here), str(here.parent)])}
     command = [sys.executable, "-c", PARENT]
@@ -230,7 +240,7 @@ def test_kill_9_of_the_program_leaves_no_worker() -> None:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "ready\n"
         orphans = psutil.Process(parent.pid).children(recursive=True)
-        assert len(orphans) == 4
+        assert len(orphans) == 5
         parent.kill()
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline and any(running(orphan) for orphan in orphans):
@@ -259,6 +269,38 @@ def test_what_an_environment_started_ends_with_its_worker(end: str) -> None:
         ask(p, {0: end})
     psutil.wait_procs([sleeper], timeout=5)
     assert not running(sleeper)
+
+
+def test_a_worker_leaves_nothing_of_its_session() -> None:
+    with pool(workers=1) as p:
+        ask(p, {0: TASK})
+        session = workers()[0].pid
+        assert [process.pid for process in psutil.process_iter() if of(process, session)] != [session]
+    left = [process for process in psutil.process_iter() if of(process, session)]
+    psutil.wait_procs(left, timeout=5)
+    assert not any(running(process) for process in left)
+
+
+def of(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session
+    except ProcessLookupError:
+        return False
+
+
+def test_an_environment_that_forks_or_waits_for_children_is_answered_once() -> None:
+    with pool(workers=1) as p:
+        ask(p, {0: TASK})
+        # The copy of the worker would answer, too, and its answer be taken for that to "on".
+        assert observations(ask(p, {0: "fork"})) == ["echo t fork"]
+        assert observations(ask(p, {0: "on"})) == ["echo t fork on"]
+        assert observations(ask(p, {0: "wait"})) == ["echo t fork on wait"]  # for the copy
+        assert observations(ask(p, {1: TASK})) == ["echo t"]
+        # Nobody is left to wait for: the worker has no children of its own.
+        (answer,) = ask(p, {1: "wait"})
+        assert isinstance(answer, Failed) and answer.error.startswith("ChildProcessError")
+        (answer,) = ask(p, {0: "fork and exit"})
+        assert answer == Failed(0, EndReason.ENV_ERROR, "the worker process ended with exit code 3")
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The rollout: budgets exact, one end reason each, prompts only ever extended, nothing after the end."""
 
 import heapq
+import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from bmrl.errors import BmrlError
 from bmrl.policy import Policy, for_sampling, token_logprobs
 from bmrl.rollout import rollout
 from bmrl.run.compose import cache_token_bytes
-from bmrl.sampler import LiveSampler
+from bmrl.sampler import LiveSampler, sample
 from bmrl.types import EndReason, Play
 
 CHAT = tiny.chat()
@@ -76,6 +77,22 @@ def test_every_prompt_is_a_prefix_of_an_episodes_tokens():
     whole = [e.token_ids for e in episodes]
     for prompt in sampler.prompts:
         assert any(ids[: len(prompt)] == prompt for ids in whole)
+
+
+class Endless(tiny.Corridor):
+    """Writes five million words at place 1."""
+
+    def step(self, action):
+        answer = super().step(action)
+        return replace(answer, observation="door " * 5_000_000) if self.left == 1 else answer
+
+
+def test_an_observation_of_megabytes_ends_its_episode_and_is_not_cut_into_tokens():
+    begun = time.monotonic()
+    episodes, sampler = play(says("go"), [(4, 8), (1, 8)], make=Endless)
+    assert [(e.end_reason, len(e.turns)) for e in episodes] == [(EndReason.CONTEXT, 3), (EndReason.SUCCESS, 1)]
+    assert sampler.transcripts == {}
+    assert time.monotonic() - begun < 5  # cut into tokens it takes a minute
 
 
 def test_mask_is_exactly_what_was_sampled_also_where_stop_and_pad_stand_in_a_prompt():
@@ -261,6 +278,22 @@ def test_the_same_tokens_however_the_work_is_done(monkeypatch):
     assert sampler.counters.prefill_tokens - shared.counters.prefill_tokens == 2 * number
     assert sampler.counters.attention_computed == sampler.counters.attention_needed
     assert padded.counters.attention_computed > padded.counters.attention_needed
+
+
+@pytest.mark.parametrize("vocabulary", [3, 256, 1000, 5000])
+def test_a_token_is_where_the_cumulative_distribution_passes_the_draw(vocabulary):
+    draw = torch.Generator().manual_seed(vocabulary)
+    logits = 4 * torch.randn(400, vocabulary, generator=draw)
+    logits[::2, ::3] = -torch.inf
+    uniforms = np.random.default_rng(0).random(400)
+    uniforms[:4] = 0.0, 0.0, 1 - 2**-53, 1 - 2**-53
+    exact = torch.softmax(logits.double(), -1).cumsum(-1)
+    picks, logprobs = sample(logits, uniforms, 1.0)
+    for row, pick in enumerate(picks):
+        below = exact[row, pick - 1].item() if pick else 0.0
+        assert below - 1e-6 <= uniforms[row] <= exact[row, pick].item() + 1e-6
+    assert all(logprob > -np.inf for logprob in logprobs), "a token that cannot be"
+    torch.testing.assert_close(torch.tensor(logprobs), logits.log_softmax(-1)[torch.arange(400), picks])
 
 
 @pytest.mark.parametrize("rows", [2, 3, 16])

@@ -1,5 +1,7 @@
 """TextWorld's games as far as they need no TextWorld: what is embedded, the planner, the expert's reading."""
 
+import gzip
+from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,11 +14,11 @@ from transformers import AutoTokenizer
 from bmrl import target
 from bmrl.check import missing
 from bmrl.envs import make
-from bmrl.envs.textworld import splits
+from bmrl.envs.textworld import generator, splits
 from bmrl.envs.textworld.expert import Expert
 from bmrl.envs.textworld.memory import Memory
 from bmrl.envs.textworld.plan import Missing, errands, walk
-from bmrl.envs.textworld.record import record_from_json
+from bmrl.envs.textworld.record import Record, record_from_json
 from bmrl.envs.textworld.view import HELD, Goal, View
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
@@ -197,6 +199,74 @@ def test_settings_that_make_no_sense_are_one_line() -> None:
             make(name, **args)
     with pytest.raises(UsageError, match="unknown split 'test'"):
         make("textworld_coin").tasks("test")
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"),
+    [
+        ("coin", {"games": 2.5}),
+        ("coin", {"games": "3"}),
+        ("coin", {"seed": True}),
+        ("coin", {"rooms": "9"}),
+        ("coin", {"length": 5.0}),
+        ("treasure", {"mode": None}),
+        ("treasure", {"rooms": []}),
+        ("cooking", {"cook": 1}),
+        ("cooking", {"recipe": True}),
+    ],
+)
+def test_settings_of_another_type_are_one_line(name: str, odd: dict[str, object]) -> None:
+    with pytest.raises(UsageError) as caught:
+        make(f"textworld_{name}", source="generated", **odd)
+    assert next(iter(odd)) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Games "made" are embedded ones; who made some is listed."""
+    made: list[str] = []
+
+    def games(world: str, namespace: str, count: int, **more: object) -> Iterator[Record]:
+        made.append(namespace)
+        return iter(splits.embedded(world, "train")[:count])
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(generator, "games", games)
+    monkeypatch.setattr(splits, "_searched", lambda record: record)
+    monkeypatch.setattr(splits, "known", lambda world: frozenset())
+    return made
+
+
+def kept() -> tuple[Record, ...]:
+    splits.generated.cache_clear()
+    return splits.generated("coin", "train", splits.Asked(3, 0, ()))
+
+
+def test_a_damaged_cache_is_made_anew(cached: list[str]) -> None:
+    expected = splits.embedded("coin", "train")[:3]
+    assert kept() == kept() == expected
+    assert len(cached) == 1
+    (path,) = splits.cache_folder().iterdir()
+    good = path.read_bytes()
+    head, *lines = gzip.decompress(good).splitlines(keepends=True)
+    damaged = [
+        b"",
+        b"garbage",
+        good[:-20],
+        *map(gzip.compress, (b"", b"[" * 100_000, b"\xff", head, head + lines[0], b"".join([head, *lines[::-1]]))),
+    ]
+    for number, data in enumerate(damaged, start=2):
+        path.write_bytes(data)
+        assert kept() == expected, data[:40]
+        assert len(cached) == number
+        assert path.read_bytes() == good
+
+
+def test_a_cache_that_cannot_be_is_one_line(cached: list[str], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    with pytest.raises(BmrlError, match=r"generated games cannot be kept.*XDG_CACHE_HOME") as caught:
+        kept()
+    assert "\n" not in str(caught.value)
 
 
 def test_another_world_for_a_target_that_has_its_own() -> None:

@@ -25,7 +25,7 @@ from bmrl.envs.worker import CLOSE_GRACE_S, Table, describe, receive, send
 from bmrl.errors import BmrlError, UsageError
 from bmrl.types import EndReason
 
-START_S = 60.0  # a new interpreter and the imports of an environment, on a busy machine
+START_S = 600.0  # a new interpreter and imports of bmrl's own, on a very busy machine; environments come later
 Answer = TypeVar("Answer")
 WORKER = "import sys; sys.path[:] = sys.argv[1:]; from bmrl.envs.worker import main; main()"
 
@@ -153,7 +153,8 @@ class Pool:
         try:
             return question(env)
         finally:
-            env.close()
+            with contextlib.suppress(Exception, SystemExit):
+                env.close()
 
     def _ask(self, slot: int, request: Task | str) -> None:
         if not 0 <= slot < self._slots:

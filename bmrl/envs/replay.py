@@ -41,7 +41,7 @@ def step(env: Env, action: str) -> Step | Fault:
 def _checked(answer: object) -> Step | Fault:
     try:
         return checked(answer)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         return Fault(False, str(error))
 
 
@@ -60,11 +60,12 @@ def plan_fault(env: Env, task: Task) -> str | None:
     """What is wrong with a task's plan, or None: it must win with its last command and not before."""
     if not task.plan:
         return "it has no plan"
-    env.reset(task)
-    for turn, command in enumerate(task.plan, start=1):
-        answer = env.step(command)
-        if answer.won and turn == len(task.plan):
-            return None
-        if answer.terminated:
-            return f"it is {'won' if answer.won else 'lost'} at turn {turn} of {len(task.plan)}"
+    answers = play(env, task, task.plan)
+    turn, last = len(answers) - 1, answers[-1]
+    if isinstance(last, Fault):
+        return f"at turn {turn} of {len(task.plan)} it {'raised' if last.raised else 'answered'} {last.text}"
+    if last.won and turn == len(task.plan):
+        return None
+    if last.terminated:
+        return f"it is {'won' if last.won else 'lost'} at turn {turn} of {len(task.plan)}"
     return "its plan does not win"

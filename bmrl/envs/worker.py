@@ -21,6 +21,7 @@ from typing import cast
 
 from bmrl.envs.base import Env, Step, Task
 
+WATCH_S = 0.2  # how often it is looked whether a worker is there
 CLOSE_GRACE_S = 0.5  # what environments get to close themselves once the pool is gone
 MAX_ERROR = 300  # characters of an error line
 CHUNK = 65_536  # bytes read at once
@@ -173,6 +174,27 @@ def _listen(channel: socket.socket, requests: "SimpleQueue[bytes | None]") -> No
     os._exit(0)
 
 
+def _end_with_worker() -> None:
+    """Starts a process that ends all of this session, whatever environments start in it, once the worker has ended.
+
+    It is no child of the worker's, since an environment may wait for all children that there are.
+    """
+    worker = os.getpid()
+    middle = os.fork()
+    if middle:
+        os.waitpid(middle, 0)
+        return
+    if os.fork():
+        os._exit(0)
+    os.closerange(0, os.sysconf("SC_OPEN_MAX"))  # else the pool would not see that the worker is gone
+    with contextlib.suppress(ProcessLookupError):
+        while True:
+            os.kill(worker, 0)
+            time.sleep(WATCH_S)
+    # The number cannot be another's by now: it is the group's as long as this process is in it.
+    os.killpg(worker, signal.SIGKILL)
+
+
 def _die_with_parent() -> None:
     """Where there is a way: helps when an environment holds the lock that ``_listen`` needs."""
     if sys.platform == "linux":
@@ -206,8 +228,11 @@ def main() -> None:
     # Interrupting is the program's affair: it saves first, and its end is seen on the socket.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    _end_with_worker()
     _die_with_parent()
     channel = socket.socket(fileno=os.dup(0))
+    # A copy that an environment forks would answer, too, and hide from the pool that this process has ended.
+    os.register_at_fork(after_in_child=channel.close)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # an environment that reads its input finds none
     requests: SimpleQueue[bytes | None] = SimpleQueue()
     threading.Thread(target=_listen, args=(channel, requests), daemon=True).start()

@@ -216,13 +216,22 @@ def _engine() -> "Engine":
     return Engine()
 
 
+def _folder(name: str) -> Path:
+    if not name.isprintable():
+        raise UsageError(f"alfworld source {name!a}: the name is no text on one line; rename the folder")
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # nobody of that name has a home
+        return Path(name)
+
+
 def _find_source(source: str) -> _Source:
     told = f"alfworld source {source!r}"
     data = os.environ.get("ALFWORLD_DATA")
     if source == "official":
         if not data:
             raise UsageError(f"{told}: ALFWORLD_DATA is not set; set it to the folder of alfworld-download")
-        folder = Path(data).expanduser() / OFFICIAL
+        folder = _folder(data) / OFFICIAL
         if not folder.is_dir():
             raise UsageError(f"{told}: there is no {folder}; run alfworld-download, or correct ALFWORLD_DATA={data}")
         return _Source(folder)
@@ -231,7 +240,7 @@ def _find_source(source: str) -> _Source:
         told = f"alfworld source 'auto': ALFWORLD_DATA={source}"
     if source == "embedded":
         return _Source(None)
-    folder = Path(source).expanduser()
+    folder = _folder(source)
     if not source or not folder.is_dir():
         raise UsageError(f"{told}: no such folder; give 'embedded', 'official' or a folder of games")
     # ALFWorld's download puts its splits one folder further down.

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,6 +23,8 @@ SORT = "with movable receptacles or sliced objects, which ALFWorld leaves out, t
 UNCOMPILED = f"without a compiled game ({COMPILED})"
 UNCHECKED = "not said to be solvable"
 UNSOLVABLE = "said to be unsolvable"
+UNWINNABLE = "that no plan wins, or that are won before they begin"
+LINKED = "behind a link to a folder, which is not followed; ALFWorld follows none, too"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,11 @@ class _File:
 
 def splits(folder: Path) -> list[str]:
     """Names of the folders that hold a compiled game."""
-    found = sorted(path for path in folder.iterdir() if path.is_dir())
-    return [path.name for path in found if next(path.rglob(COMPILED), None) is not None]
+    found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    names = [path.name for path in found if next(path.rglob(COMPILED), None) is not None]
+    if odd := [name for name in names if not name.isprintable()]:
+        raise UsageError(f"{folder}: a split is called {odd[0]!a}, which is no text on one line; rename it")
+    return names
 
 
 def listing(folder: Path, split: str) -> Listing:
@@ -76,6 +82,8 @@ def listing(folder: Path, split: str) -> Listing:
     left_out: dict[str, list[str]] = {}
     for task_id, reason in sorted(_folders(root)):
         try:
+            if not task_id.isprintable():
+                raise BmrlError(f"{task_id!a}: the name is no text on one line; rename it")
             file = _File("", reason) if reason else _read(root, task_id, searched=split != "train")
         except BmrlError as error:
             damaged.append(str(error))
@@ -101,13 +109,23 @@ def listing(folder: Path, split: str) -> Listing:
 
 
 def _folders(root: Path) -> list[tuple[str, str]]:
-    """(task id, reason not to read it) of every folder that has a game, compiled or not."""
+    """(task id, reason not to read it) of every folder that has a game, compiled or not.
+
+    Raises:
+        BmrlError: a folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise BmrlError(f"{error.filename}: cannot be read ({error.strerror})") from error
+
     result = []
-    for path, _, files in os.walk(root):
-        if COMPILED in files or TRAJECTORY in files:
-            task_id = Path(path).relative_to(root).as_posix()
-            reason = "" if COMPILED in files else UNCOMPILED
+    for path, folders, files in os.walk(root, onerror=refuse):
+        here = Path(path).relative_to(root)
+        compiled = COMPILED in (*folders, *files)  # a folder of that name is told when it is read
+        if compiled or TRAJECTORY in files:
+            task_id, reason = here.as_posix(), "" if compiled else UNCOMPILED
             result.append((task_id, SORT if "movable" in task_id or "Sliced" in task_id else reason))
+        result += [((here / name).as_posix(), LINKED) for name in folders if (Path(path) / name).is_symlink()]
     return result
 
 
@@ -149,6 +167,8 @@ def _read(root: Path, task_id: str, searched: bool) -> _File:
         state = path.stat()
     except OSError as error:
         raise BmrlError(f"{path}: cannot be read ({error.strerror})") from error
+    if not stat.S_ISREG(state.st_mode):  # to read a pipe would be to wait
+        raise BmrlError(f"{path}: is no file")
     return _read_unchanged(path, task_id, searched, state.st_mtime_ns, state.st_size)
 
 
@@ -163,11 +183,14 @@ def _read_unchanged(path: Path, task_id: str, searched: bool, changed_ns: int, s
     game = official.parse(official.up_to_date(raw, path), task_id)
     if raw.get("solvable") is not True:
         return _File(digest, UNCHECKED)
+    plan = shortest_plan(Twin(game))
+    if not plan:
+        return _File(digest, UNWINNABLE)
     return _File(
         digest=digest,
         reason="",
         kind=game.goal.kind,
-        plan=shortest_plan(Twin(game)) or (),
+        plan=plan,
         put=official.put_template(raw["grammar"]),
         # Asked for in evaluations only; thousands of training games would take a minute.
         search_turns=_search_turns(game, task_id) if searched else (),

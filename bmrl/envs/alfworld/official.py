@@ -76,7 +76,7 @@ def decode(text: bytes, path: Path) -> dict[str, Any]:
     """
     try:
         raw = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BmrlError(f"{path}: cannot be read ({error})") from error
     if not isinstance(raw, dict):
         raise BmrlError(f"{path}: not a JSON object")

@@ -72,6 +72,12 @@ def record_from_json(line: str) -> Record:
         raw["objects"] = tuple((thing, index) for thing, index in raw["objects"])
         raw["plan"] = tuple(raw["plan"])
         raw["search_turns"] = tuple(raw["search_turns"])
-        return Record(**raw)
-    except (TypeError, KeyError, AttributeError) as error:
+        record = Record(**raw)
+        texts = (record.task_id, record.kind, record.object, record.receptacle, record.lamp, record.sentence)
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError("a text is none")
+        if not all(index in range(len(record.receptacles)) for _, index in record.objects):
+            raise TypeError("an object lies in no receptacle")
+        return record
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a game record: {error}") from error

@@ -66,7 +66,10 @@ def splits_of(folder: Path) -> tuple[str, ...]:
     Raises:
         BmrlError: the manifest is missing or damaged.
     """
-    return tuple(_manifest(folder)["splits"])
+    found = tuple(_manifest(folder)["splits"])
+    if not found:
+        raise BmrlError(f"{folder / MANIFEST}: lists no split; make one: bmrl games make {folder}")
+    return found
 
 
 @lru_cache(maxsize=8)
@@ -77,7 +80,7 @@ def _read_split(split: str, folder: Path) -> tuple[Record, ...]:
         content = gzip.decompress(path.read_bytes())
     except FileNotFoundError as error:
         raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, ValueError, zlib.error) as error:  # ValueError: the file's name
         raise BmrlError(f"{path}: cannot be unpacked ({error}); {_remedy(folder)}") from error
     found = hashlib.sha256(content).hexdigest()
     if found != entry["sha256"]:
@@ -115,7 +118,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
             raise TypeError("splits is not an object")
     except FileNotFoundError as error:
         raise BmrlError(f"{path}: missing; {_remedy(folder)}") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise BmrlError(f"{path}: damaged ({error!r}); {_remedy(folder)}") from error
     return dict(manifest)
 
@@ -123,8 +126,8 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def _manifest_entry(split: str, folder: Path) -> dict[str, Any]:
     try:
         entry = _manifest(folder)["splits"][split]
-        return {"file": str(entry["file"]), "sha256": entry["sha256"], "games": entry["games"]}
-    except (KeyError, TypeError) as error:
+        return {"file": str(entry["file"]), "sha256": str(entry["sha256"]), "games": int(entry["games"])}
+    except (KeyError, TypeError, ValueError) as error:
         raise BmrlError(f"{folder / MANIFEST}: damaged ({error!r}); {_remedy(folder)}") from error
 
 
@@ -191,12 +194,14 @@ def further_games(
 
 
 def refuse_existing(folder: Path, split: str) -> None:
-    """Refuses a split that a folder has already, in either format.
+    """Refuses a split that a folder has already, in either format, and a name that leads out of it.
 
     Raises:
-        UsageError: it has.
+        UsageError: it has, or the name is none.
     """
-    if (folder / split).exists() or ((folder / MANIFEST).exists() and split in splits_of(folder)):
+    if not split.isprintable() or split.startswith(".") or {"/", "\\"} & {*split} or not split:
+        raise UsageError(f"--split: {split!r} cannot be the name of a folder; use letters, digits and _")
+    if (folder / split).exists() or ((folder / MANIFEST).exists() and split in _manifest(folder)["splits"]):
         raise UsageError(f"{folder} has a split {split}; choose another --split or folder")
 
 

@@ -14,6 +14,7 @@ from bmrl.errors import UsageError
 
 SOURCES = ("embedded", "generated")
 MODES = ("simple", "random"), ("easy", "medium", "hard")
+_TYPES = {"mode": str, "open": bool, "cook": bool, "cut": bool}  # of settings; the others are whole numbers
 _COMMON = "The commands are: go DIRECTION, take X, take X from Y, drop X, put X on Y, examine X, inventory, look"
 
 
@@ -30,13 +31,12 @@ class _World:
         source: "embedded" or "generated".
         admissible: whether the agent is shown the admissible commands after each observation.
         asked: the generated games.
-        plain: whether all settings of the generator are at their defaults.
     """
 
-    def __init__(self, world: str, source: str, admissible: bool, asked: splits.Asked, plain: bool) -> None:
+    def __init__(self, world: str, source: str, admissible: bool, asked: splits.Asked) -> None:
         if source not in SOURCES:
             raise UsageError(f"textworld_{world} source {source!r}; known: {', '.join(SOURCES)}")
-        if source == "embedded" and not plain:
+        if source == "embedded" and asked != WORLDS[world](source="generated")._asked:  # its defaults
             raise UsageError(
                 f"textworld_{world} source 'embedded' is as it is; difficulty counts with source: generated"
             )
@@ -130,6 +130,10 @@ class _World:
 
 
 def _asked(games: int, seed: int, **settings: Any) -> splits.Asked:
+    for name, value in {"games": games, "seed": seed, **settings}.items():
+        kind = _TYPES.get(name, int)
+        if type(value) is not kind:  # neither True for 1, nor 2.5 games
+            raise UsageError(f"textworld: {name} is {value!r}, and should be of type {kind.__name__}")
     return splits.Asked(games, seed, tuple(sorted(settings.items())))
 
 
@@ -171,13 +175,11 @@ class CookingEnv(_World):
         cut: bool = True,
         take: int = 0,
     ) -> None:
+        asked = _asked(games, seed, recipe=recipe, rooms=rooms, open=open, cook=cook, cut=cut, take=take or recipe)
         _refuse("cooking", "recipe", recipe, range(1, 6))
         _refuse("cooking", "rooms", rooms, (1, 6, 9, 12))
         _refuse("cooking", "take", take, range(recipe + 1))
-        settings = {"recipe": recipe, "rooms": rooms, "open": open, "cook": cook, "cut": cut, "take": take or recipe}
-        asked = _asked(games, seed, **settings)
-        plain = asked == _asked(100, 0, recipe=1, rooms=6, open=True, cook=True, cut=True, take=1)
-        super().__init__("cooking", source, admissible, asked, plain)
+        super().__init__("cooking", source, admissible, asked)
 
 
 class CoinEnv(_World):
@@ -202,13 +204,13 @@ class CoinEnv(_World):
         rooms: int = 10,
         mode: str = "simple",
     ) -> None:
+        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
         _refuse("coin", "mode", mode, MODES[0])
         _refuse("coin", "length", length, range(1, 41))
         most = min(100, 4 * length) if mode == "simple" else 100
         if not length <= rooms <= most:
             raise UsageError(f"textworld_coin rooms {rooms}; with length {length} from {length} to {most}")
-        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
-        super().__init__("coin", source, admissible, asked, asked == _asked(100, 0, length=5, rooms=10, mode="simple"))
+        super().__init__("coin", source, admissible, asked)
 
 
 class TreasureEnv(_World):
@@ -233,12 +235,11 @@ class TreasureEnv(_World):
         rooms: int = 6,
         mode: str = "medium",
     ) -> None:
+        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
         _refuse("treasure", "mode", mode, MODES[1])
         _refuse("treasure", "length", length, range(1, 21))
         _refuse("treasure", "rooms", rooms, range(2, 21))
-        asked = _asked(games, seed, length=length, rooms=rooms, mode=mode)
-        plain = asked == _asked(100, 0, length=3, rooms=6, mode="medium")
-        super().__init__("treasure", source, admissible, asked, plain)
+        super().__init__("treasure", source, admissible, asked)
 
 
 WORLDS = {"cooking": CookingEnv, "coin": CoinEnv, "treasure": TreasureEnv}

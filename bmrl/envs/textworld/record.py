@@ -63,7 +63,7 @@ def record_from_json(line: str) -> Record:
         for key in ("plan", "search_turns"):
             raw[key] = tuple(raw[key])
         return Record(**raw)
-    except (TypeError, KeyError, AttributeError) as error:
+    except (TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a game record: {error}") from error
 
 

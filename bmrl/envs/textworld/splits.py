@@ -15,6 +15,7 @@ from typing import Any
 from bmrl.atomic import write_bytes
 from bmrl.envs.textworld import generator
 from bmrl.envs.textworld.record import Record, record_from_json
+from bmrl.envs.worker import describe
 from bmrl.errors import BmrlError
 from bmrl.files import data_path
 
@@ -97,9 +98,11 @@ def generated(world: str, split: str, asked: Asked) -> tuple[Record, ...]:
     """
     path = cache_folder() / f"{world}-{split}-{asked.key[:16]}.jsonl.gz"
     try:
-        return tuple(record_from_json(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines())
+        said, _, lines = gzip.decompress(path.read_bytes()).partition(b"\n")
+        if said.decode() == hashlib.sha256(lines).hexdigest():
+            return tuple(record_from_json(line) for line in lines.decode().splitlines())
     except (OSError, EOFError, ValueError, zlib.error):
-        pass  # not there yet, or cut off: made anew
+        pass  # not there yet, or damaged: made anew
     made = generator.games(
         world,
         f"generated/{split}",
@@ -110,8 +113,13 @@ def generated(world: str, split: str, asked: Asked) -> tuple[Record, ...]:
         avoid=known(world),
     )
     records = [_searched(record) for record in made]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_bytes(path, compress(records))
+    lines = _lines(records)
+    try:
+        write_bytes(path, _compress(f"{hashlib.sha256(lines).hexdigest()}\n".encode() + lines))
+    except (OSError, BmrlError) as error:
+        raise BmrlError(
+            f"{path}: generated games cannot be kept ({describe(error)}); XDG_CACHE_HOME says in which folder"
+        ) from error
     return tuple(records)
 
 
@@ -135,7 +143,7 @@ def write_embedded(folder: Path) -> None:
             records = [_searched(record) for record in made]
             seen |= {record.content for record in records}
             name = f"{world}_{split}.jsonl.gz"
-            write_bytes(folder / name, compress(records))
+            write_bytes(folder / name, _compress(_lines(records)))
             worlds[world][split] = {"file": name, "games": count, "sha256": content_hash(records)}
     about = "Games by TextWorld 1.7's generators, with shortest plans; made by data/textworld/make.py."
     manifest = {"about": about, "generator": generator.VERSION, "worlds": worlds}
@@ -147,11 +155,11 @@ def content_hash(records: Sequence[Record]) -> str:
     return hashlib.sha256(_lines(records)).hexdigest()
 
 
-def compress(records: Sequence[Record]) -> bytes:
-    """A split's file; equal records give equal files."""
+def _compress(lines: bytes) -> bytes:
+    """A split's file; equal lines give equal files."""
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
-        file.write(_lines(records))
+        file.write(lines)
     return buffer.getvalue()
 
 
