@@ -41,17 +41,19 @@ def run(model: Model, settings: Settings) -> dict[str, Any]:
         play = {**settings.play(longest["episodes"]), "least": longest["turns"], "most": longest["turns"]}
         play["group"] = min(settings.group, longest["episodes"])
         recorded = ours.ask("rollout", **play, record=True)["episodes"]
-        floors = ours.ask("floors", episodes=recorded, rows=longest["episodes"])
-    tokens = sum(len(t["observation_ids"]) + len(t["action_ids"]) for e in recorded for t in e["turns"])
-    predicted = tokens * floors["cache_bytes"] / 2**20
+        floors = ours.ask("floors", episodes=recorded, rows=longest["episodes"], most=longest["turns"])
+        room = ours.ask("floors", episodes=recorded, rows=1, most=by_episodes[0]["turns"])
+    fewest, most = by_episodes[0], by_episodes[-1]
+    row = (most["peak_mb"]["median"] - fewest["peak_mb"]["median"]) / (most["episodes"] - fewest["episodes"])
+    reserved = floors["cache_bytes"] * room["context_tokens"] / 2**20
     return {
         "model": model.name,
         "time_exponent": exponent(by_turns, "turns", "wall_s"),
         "time_exponent_episodes": exponent(by_episodes, "episodes", "wall_s"),
-        # Above the peak at the fewest turns, of which most is no cache: work space, which does not grow.
-        "memory_vs_predicted": (longest["peak_mb"]["median"] - by_turns[0]["peak_mb"]["median"])
-        / (predicted * (1 - by_turns[0]["turns"] / longest["turns"])),
-        "cache_mb": predicted,
+        # What one more live row takes, over what is set aside for it.
+        "memory_vs_predicted": row / reserved,
+        "row_mb": row,
+        "reserved_mb": reserved,
         "floor_s": floors["decode_floor_s"] + floors["prefill_floor_s"],
         "by_turns": by_turns,
         "by_episodes": by_episodes,
@@ -76,8 +78,8 @@ def shown(run: dict[str, Any]) -> Any:
         )
     last = run["by_turns"][-1]
     made.caption = (
-        f"{last['episodes']} x {last['turns']}: floor {number(run['floor_s'])} s, "
-        f"keys and values {number(run['cache_mb'])} MiB"
+        f"{last['episodes']} x {last['turns']}: floor {number(run['floor_s'])} s; "
+        f"a row more: {number(run['row_mb'])} MiB, {number(run['reserved_mb'])} set aside"
     )
     return made
 

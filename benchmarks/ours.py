@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,9 @@ from bmrl.run.evaluate import evaluate_policy
 from bmrl.sampler import LiveSampler
 from bmrl.trainer import Player, Update, train_step, update_policy
 from bmrl.types import EndReason, Episode, Play, Turn
+
+# Tokens that are enough for an opening with its instructions, and for an observation behind its action.
+OPENING, OBSERVATION = 768, 64
 
 UPDATE = Update(
     temperature=1.0,
@@ -64,7 +68,7 @@ class Ours:
         rows = min(job.get("rows") or job["episodes"], job["episodes"])
         with self._pool(rows) as pool:
             groups = self._plays(pool, job)
-            sampler = LiveSampler(self.policy, rows=rows, context_tokens=self.setup["context_tokens"])
+            sampler = LiveSampler(self.policy, rows=rows, context_tokens=self._context(job))
             episodes, figures = measured(
                 lambda: rollout(
                     [play for group in groups for play in group],
@@ -72,10 +76,11 @@ class Ours:
                     chat=worlds.heard(self.chat),
                     pool=pool,
                     turn_tokens=self.setup["turn_tokens"],
-                    context_tokens=self.setup["context_tokens"],
+                    context_tokens=self._context(job),
                     temperature=1.0,
                 )
             )
+        self._whole(episodes)
         counters = sampler.counters
         padding = 1 - counters.attention_needed / max(counters.attention_computed, 1)
         return {
@@ -105,7 +110,8 @@ class Ours:
         """A whole training step: rollout and update."""
         with self._pool(job["episodes"]) as pool:
             groups, optimizer = self._plays(pool, job), self._optimizer()
-            player = replace(self._player(pool, job["episodes"]), chat=worlds.heard(self.chat))
+            player = self._player(pool, job["episodes"])
+            player = replace(player, chat=worlds.heard(self.chat), context_tokens=self._context(job))
             work = partial(train_step, groups, player, optimizer, Update(**self.update_settings))
             (episodes, metrics), figures = measured(
                 lambda: work(
@@ -117,6 +123,7 @@ class Ours:
                     poll=lambda: None,
                 )
             )
+        self._whole(episodes)
         parts = {key: metrics[key] for key in ("rollout_s", "update_s", "groups_dropped")}
         return {"figures": {**figures, **parts}, "episodes": self._recorded(episodes)}
 
@@ -149,10 +156,20 @@ class Ours:
         return {
             **rate,
             **asdict(shape),
+            "context_tokens": self._context(job),
             "decode_floor_s": decode_bytes(turns, job["rows"], shape) / rate["copy_bytes_per_s"],
             "prefill_floor_s": prefill_operations(turns, shape) / rate["operations_per_s"],
             "update_floor_s": update_operations(turns, shape) / rate["operations_per_s"],
         }
+
+    def _context(self, job: Job) -> int:
+        """Tokens to keep room for: an opening, and turns as long as they may be in these games."""
+        return min(self.setup["context_tokens"], OPENING + job["most"] * (self.setup["turn_tokens"] + OBSERVATION))
+
+    @staticmethod
+    def _whole(episodes: Sequence[Episode]) -> None:
+        if cut := [e.task_id for e in episodes if e.end_reason not in (EndReason.SUCCESS, EndReason.FAILURE)]:
+            raise RuntimeError(f"{len(cut)} episodes ended before their budget, the first in {cut[0]}")
 
     def _recorded(self, episodes: list[Episode]) -> list[dict[str, Any]]:
         """Episodes for other processes, and their first prompt as text, for who speaks in messages."""

@@ -56,7 +56,7 @@ def run(model: Model, episodes: int, settings: Settings, missing: list[str]) -> 
             works[name] = lambda peer=peer, job=job, more=more: peer.ask(job, episodes=recorded, **more)["figures"]
         before = load()
         found = alternating(works, repeats=settings.repeats, missing=missing, say=say)
-        floors = ours.ask("floors", episodes=recorded, rows=episodes)
+        floors = ours.ask("floors", episodes=recorded, rows=episodes, most=settings.most)
     return {
         "model": model.name,
         "episodes": episodes,
@@ -87,7 +87,7 @@ def peers(model: Model, episodes: int, settings: Settings, missing: list[str]) -
     else:
         missing.append("TRL: name an environment that has it with --trl-python")
     if settings.vllm:
-        peer = model.competitor("vLLM, no LoRA", "vllm_peer.py", settings.vllm, rows=episodes)
+        peer = model.competitor("vLLM, no LoRA", "vllm_peer.py", settings.vllm, rows=episodes, most=settings.most)
         found.append(("vLLM, no LoRA", peer, "rollout"))
     else:
         missing.append("vLLM: name an environment that has it with --vllm-python")

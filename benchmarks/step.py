@@ -41,7 +41,7 @@ def run(model: Model, episodes: int, settings: Settings, missing: list[str]) -> 
         found = alternating(works, repeats=settings.repeats, missing=missing, say=say)
         if not played:
             raise BmrlError(missing[-1])
-        floors = ours.ask("floors", episodes=played["episodes"], rows=episodes)
+        floors = ours.ask("floors", episodes=played["episodes"], rows=episodes, most=settings.most)
     floor = sum(floors[key] for key in ("decode_floor_s", "prefill_floor_s", "update_floor_s"))
     return {
         "model": model.name,

@@ -20,7 +20,7 @@ def run(model: Model, episodes: int, settings: Settings, missing: list[str]) -> 
         enter = stack.enter_context
         player = enter(model.competitor("player", "ours.py"))
         recorded = player.ask("rollout", **settings.play(episodes), record=True)["episodes"]
-        floors = player.ask("floors", episodes=recorded, rows=episodes)
+        floors = player.ask("floors", episodes=recorded, rows=episodes, most=settings.most)
         job = {
             "episodes": recorded,
             "group": settings.group,
