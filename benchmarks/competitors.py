@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from bmrl.errors import BmrlError
 
@@ -29,6 +29,7 @@ class Competitor:
         self.name = name
         self._line = [python, str(HERE / script), json.dumps(setup)]
         self._process: subprocess.Popen[str] | None = None
+        self._answers: TextIO | None = None
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
 
     def ask(self, do: str, **job: Any) -> dict[str, Any]:
@@ -39,11 +40,11 @@ class Competitor:
         """
         if self._process is None:
             self._process = self._started()
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None and self._answers is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **job}) + "\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline()
+            answer = self._answers.readline()
         except BrokenPipeError:
             answer = ""
         if not answer:
@@ -57,18 +58,23 @@ class Competitor:
 
     def _started(self) -> subprocess.Popen[str]:
         path = os.pathsep.join([str(HERE.parent), str(HERE), os.environ.get("PYTHONPATH", "")])
+        readable, writable = os.pipe()
+        self._answers = os.fdopen(readable)
         try:
             return subprocess.Popen(
-                self._line,
+                [*self._line, str(writable)],
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=self._said,
                 stderr=self._said,
+                pass_fds=[writable],
                 text=True,
                 # A thread that spins while it waits would take its core from whoever is measured.
                 env={"OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false", **os.environ, "PYTHONPATH": path},
             )
         except OSError as error:
             raise BmrlError(f"{self.name}: {self._line[0]} does not start: {error.strerror}") from error
+        finally:
+            os.close(writable)  # or the end of the process would not end the answers
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +85,8 @@ class Competitor:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
             self._process.wait()
+        if self._answers is not None:
+            self._answers.close()
         self._said.close()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
 from competitors import Competitor, spreads
 
-KEYS = ("time_exponent", "time_exponent_episodes", "memory_vs_predicted")
+KEYS = ("time_exponent", "cpu_exponent", "time_exponent_episodes", "memory_vs_predicted")
 ABREAST = 16  # episodes while budgets grow
 TURNS = 8  # budget while episodes grow
 
@@ -49,6 +49,7 @@ def run(model: Model, settings: Settings) -> dict[str, Any]:
     return {
         "model": model.name,
         "time_exponent": exponent(by_turns, "turns", "wall_s"),
+        "cpu_exponent": exponent(by_turns, "turns", "cpu_s"),
         "time_exponent_episodes": exponent(by_episodes, "episodes", "wall_s"),
         # What one more live row takes, over what is set aside for it.
         "memory_vs_predicted": row / reserved,

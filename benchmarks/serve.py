@@ -21,10 +21,10 @@ STATUS = Path("/proc/self/status")
 def serve(jobs: Mapping[str, Callable[[Job], dict[str, Any]]]) -> None:
     """Answers each line of stdin, an object whose ``do`` names the job, with a line of JSON.
 
-    What libraries print goes to stderr. An exception is an answer with ``error``, one line; the process goes on.
+    Answers go to the pipe that the second argument names: libraries print to stdout what they like. An exception is
+    an answer with ``error``, one line; the process goes on.
     """
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    answers = os.fdopen(int(sys.argv[2]), "w")
     for line in sys.stdin:
         job = json.loads(line)
         try:

@@ -243,7 +243,7 @@ def recorded(episodes: Sequence[dict[str, Any]]) -> tuple[Any, ...]:
         completions.append(tokens)
         masks.append(mask)
     texts = [[{"role": "assistant", "content": ""}] for _ in episodes]
-    return prompts, completions, masks, texts, None, {}, None, []
+    return prompts, completions, masks, texts, None, {}, None, [[] for _ in episodes]
 
 
 if __name__ == "__main__":
