@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,13 +24,15 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows padded on the right.
+    """One micro-batch.
 
-    Shapes: ``ids`` and ``mask`` (rows, time); the others (n,), one entry per action token, in row order.
+    Shapes: ``ids`` and ``mask`` (1, tokens), the rows end to end, with the ``lengths`` of each; or (rows, time), padded
+    on the right, without. The others (n,), one entry per action token, in row order.
     """
 
     ids: Tensor
     mask: Tensor
+    lengths: list[int] | None
     logprobs: Tensor
     advantages: Tensor
     weights: Tensor
@@ -93,33 +96,55 @@ def make_rows(
     ]
 
 
-def micro_batches(rows: Sequence[Row], *, tokens: int) -> list[list[Row]]:
-    """Rows of like length together, each micro-batch at most ``tokens`` with padding, or a single row."""
-    batches: list[list[Row]] = []
+class _Tokens(Protocol):
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+
+AnyRow = TypeVar("AnyRow", bound=_Tokens)
+
+
+def micro_batches(rows: Sequence[AnyRow], *, tokens: int, packed: bool) -> list[list[AnyRow]]:
+    """Every row once, in as few micro-batches as filling the first that has room makes of them, longest rows first.
+
+    Args:
+        tokens: most of a micro-batch, unless it is a single row.
+        packed: rows lie end to end; otherwise they are padded to the longest, and padding counts.
+    """
+    batches: list[list[AnyRow]] = []
+    sums: list[int] = []
     for row in sorted(rows, key=lambda r: -len(r.token_ids)):
-        if batches and (len(batches[-1]) + 1) * len(batches[-1][0].token_ids) <= tokens:
-            batches[-1].append(row)
+        for i, batch in enumerate(batches):
+            size = sums[i] + (len(row.token_ids) if packed else len(batch[0].token_ids))
+            if size <= tokens:
+                batch.append(row)
+                sums[i] = size
+                break
         else:
             batches.append([row])
+            sums.append(len(row.token_ids))
     return batches
 
 
-def collate(rows: Sequence[Row], device: torch.device) -> Batch:
+def lay(rows: Sequence[Sequence[float]], *, packed: bool) -> Tensor:
+    """Rows as one tensor: (1, all) end to end, or (rows, longest) with 0 on the right."""
+    if packed:
+        return torch.tensor([[item for row in rows for item in row]])
+    width = max(map(len, rows))
+    return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+
+
+def collate(rows: Sequence[Row], device: torch.device, *, packed: bool) -> Batch:
     """Rows as tensors on ``device``."""
-    width = max(len(row.token_ids) for row in rows)
-    ids = torch.zeros(len(rows), width, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
-        mask[i, : len(row.action_mask)] = torch.tensor(row.action_mask)
     counts = torch.tensor([len(row.logprobs) for row in rows])
 
     def spread(values: list[float]) -> Tensor:
         return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
 
     return Batch(
-        ids=ids.to(device),
-        mask=mask.to(device),
+        ids=lay([row.token_ids for row in rows], packed=packed).to(device),
+        mask=lay([row.action_mask for row in rows], packed=packed).bool().to(device),
+        lengths=[len(row.token_ids) for row in rows] if packed else None,
         logprobs=torch.tensor([p for row in rows for p in row.logprobs], dtype=torch.float32).to(device),
         advantages=spread([row.advantage for row in rows]),
         weights=spread([row.weight for row in rows]),

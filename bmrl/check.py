@@ -100,13 +100,13 @@ def missing(recipe: Recipe) -> list[str]:
         for key, value, needed in (
             ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
             ("model.quantization", model.quantization, model.quantization == "nf4"),
-            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name == "adamw8bit"),
+            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name != "adamw"),
         )
         if needed
     ]
     if for_gpu and not has_gpu():
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
-    if (model.quantization == "nf4" or recipe.optimizer.name == "adamw8bit") and not find_spec("bitsandbytes"):
+    if (model.quantization == "nf4" or recipe.optimizer.name != "adamw") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
     package = PACKAGES.get(recipe.env.name)
     if package is not None and not find_spec(package):

@@ -203,15 +203,18 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, names: Iterable[str], te
                 f"the checkpoint's optimizer state {key!r} fits no trained parameter; resume with "
                 "the model and the adapter settings of the run"
             )
-        restored.setdefault(name, {})[slot] = _placed(slot, tensor, parameter)
+        restored.setdefault(name, {})[slot] = _placed(optimizer, slot, tensor, parameter)
     optimizer.state.clear()
     for name, slots in restored.items():
         optimizer.state[by_name[name]] = slots
 
 
-def _placed(slot: str, tensor: Tensor, parameter: Tensor) -> Any:
+def _placed(optimizer: Any, slot: str, tensor: Tensor, parameter: Tensor) -> Any:
     if tensor.dtype is torch.int64 and tensor.dim() == 0:
         return int(tensor)
+    if getattr(optimizer, "is_paged", False) and tensor.shape == parameter.shape:
+        # bitsandbytes moves only memory that it took itself out of a full card.
+        return optimizer.get_state_buffer(parameter, dtype=tensor.dtype).copy_(tensor)
     # torch keeps the step counter on the CPU: the update reads it as a number.
     device = "cpu" if slot == "step" else parameter.device
     return tensor.to(device, copy=True)

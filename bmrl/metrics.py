@@ -156,6 +156,18 @@ GLOSSARY: dict[str, Metric] = {
         "-",
     ),
     "decode_s": Metric("s", "part of rollout_s: sampling tokens", "-", "-"),
+    "update_tokens": Metric(
+        "tokens",
+        "tokens of the episodes that the update read, once per epoch; absent when it had none",
+        "well above action_tokens: observations are read, too",
+        "-",
+    ),
+    "dropped_tokens": Metric(
+        "tokens",
+        "sampled tokens that taught nothing: of groups without signal, of failed, masked and dropped episodes",
+        "below half of action_tokens",
+        "near action_tokens: as for groups_dropped",
+    ),
     "env_s": Metric(
         "s",
         "part of rollout_s: waiting for environments while nothing is decoded",

@@ -11,25 +11,24 @@ from bmrl.errors import UsageError
 def make_optimizer(
     name: str, parameters: Iterable[nn.Parameter], *, learning_rate: float, weight_decay: float, beta2: float
 ) -> torch.optim.Optimizer:
-    """AdamW, or its 8-bit form.
+    """AdamW, its 8-bit form, or that with a state that moves to the computer's memory when the card is full.
 
     Raises:
-        UsageError: ``adamw8bit`` without bitsandbytes or without CUDA.
+        UsageError: an 8-bit form without bitsandbytes or without CUDA.
     """
     betas = (0.9, beta2)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
     if not torch.cuda.is_available():
-        raise UsageError("optimizer.name: adamw8bit needs a CUDA device; set optimizer.name=adamw")
+        raise UsageError(f"optimizer.name: {name} needs a CUDA device; set optimizer.name=adamw")
     try:
         import bitsandbytes
     except ImportError as error:
         raise UsageError(
-            "optimizer.name: adamw8bit needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
+            f"optimizer.name: {name} needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
         ) from error
-    optimizer: torch.optim.Optimizer = bitsandbytes.optim.AdamW8bit(
-        parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay
-    )
+    kinds = {"adamw8bit": bitsandbytes.optim.AdamW8bit, "paged_adamw8bit": bitsandbytes.optim.PagedAdamW8bit}
+    optimizer: torch.optim.Optimizer = kinds[name](parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
     return optimizer
 
 

@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import torch
 from numpy.random import Generator
 
+from bmrl.batch import lay, micro_batches
 from bmrl.budgets import announcement
 from bmrl.chat import Chat
 from bmrl.envs.base import Shown
 from bmrl.policy import Policy, token_logprobs
-
-# Rows are padded to a multiple of this. A CPU compiles its matrix products anew for each shape it meets: with every
-# length a shape of its own, a step took nearly twice the time after some hundreds of them, and memory grew to 5 GB.
-WIDTH = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +75,11 @@ def sft_step(
     total = sum(sum(row.weights) for row in rows)
     optimizer.zero_grad(set_to_none=True)
     loss_sum = action_loss = action_count = 0.0
-    longest_first = sorted(rows, key=lambda row: -len(row.token_ids))
-    while longest_first:
-        count = max(1, micro_batch_tokens // len(longest_first[0].token_ids))
-        piece, longest_first = longest_first[:count], longest_first[count:]
-        width = -(-len(piece[0].token_ids) // WIDTH) * WIDTH
-        ids = torch.zeros(len(piece), width, dtype=torch.long, device=policy.device)
-        weights = torch.zeros(len(piece), width, device=policy.device)
-        for i, row in enumerate(piece):
-            ids[i, : len(row.token_ids)] = torch.tensor(row.token_ids)
-            weights[i, : len(row.weights)] = torch.tensor(row.weights)
-        logprobs, _ = token_logprobs(policy, ids, weights > 0)
+    for piece in micro_batches(rows, tokens=micro_batch_tokens, packed=policy.packs):
+        ids = lay([row.token_ids for row in piece], packed=policy.packs).to(policy.device)
+        weights = lay([row.weights for row in piece], packed=policy.packs).to(policy.device)
+        lengths = [len(row.token_ids) for row in piece] if policy.packs else None
+        logprobs, _ = token_logprobs(policy, ids, weights > 0, lengths=lengths)
         picked = weights[weights > 0]
         loss = -(picked * logprobs).sum() / total
         loss.backward()  # type: ignore[no-untyped-call]

@@ -7,9 +7,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from bmrl.algorithm import clipped_loss, kl_k3
-from bmrl.batch import Row, collate, make_rows, micro_batches, reward
+from bmrl.batch import Batch, Row, collate, make_rows, micro_batches, reward
 from bmrl.budgets import draw
 from bmrl.chat import Chat
 from bmrl.envs.base import Task
@@ -142,6 +143,7 @@ def train_step(
         "rows_mean": counters.decode_tokens / max(counters.steps, 1),
         "padding_share": 1 - counters.attention_needed / max(counters.attention_computed, 1),
         "tokens_per_s": counters.decode_tokens / (rolled - began),
+        "dropped_tokens": sum(e.action_tokens for e in episodes) - sum(len(row.logprobs) for row in rows),
     }
 
 
@@ -155,26 +157,29 @@ def update_policy(
     before.
     """
     policy.model.train()
-    pieces = [collate(micro, policy.device) for micro in micro_batches(rows, tokens=update.micro_batch_tokens)]
-    old: list[torch.Tensor] = []
-    sums = dict.fromkeys(("loss", "kl", "clip_share", "ratio_mean", "entropy", "logprob_gap"), 0.0)
+    pieces = [
+        collate(micro, policy.device, packed=policy.packs)
+        for micro in micro_batches(rows, tokens=update.micro_batch_tokens, packed=policy.packs)
+    ]
+    old: list[Tensor] = []
+    anchors: list[Tensor | None] = []
     tokens = sum(len(row.logprobs) for row in rows)
+    sums = dict.fromkeys(("loss", "kl", "clip_share", "ratio_mean", "entropy", "logprob_gap"), 0.0)
     norm = 0.0
     for epoch in range(update.epochs):
         optimizer.zero_grad(set_to_none=True)
         for i, batch in enumerate(pieces):
             if epoch == 0:
                 poll()
-            logprobs, entropy = token_logprobs(policy, batch.ids, batch.mask, temperature=update.temperature)
+                anchors.append(_anchor(policy, batch, update) if update.kl_coef else None)
+            logprobs, entropy = _logprobs(policy, batch, update)
             if epoch == 0:
                 old.append(logprobs.detach())
                 sums["logprob_gap"] += float((old[i] - batch.logprobs).abs().sum()) / tokens
             loss, ratio, stopped = clipped_loss(
                 logprobs, old[i], batch.advantages, batch.weights, clip_low=update.clip_low, clip_high=update.clip_high
             )
-            if update.kl_coef:
-                with torch.no_grad(), reference(policy):
-                    anchor, _ = token_logprobs(policy, batch.ids, batch.mask, temperature=update.temperature)
+            if (anchor := anchors[i]) is not None:
                 kl = kl_k3(logprobs, anchor)
                 loss = loss + update.kl_coef * (batch.weights * kl).sum()
                 sums["kl"] += float(kl.detach().sum()) / tokens / update.epochs
@@ -194,7 +199,17 @@ def update_policy(
         optimizer.step()
     if not update.kl_coef:
         del sums["kl"]
-    return {**sums, "grad_norm": norm}
+    return {**sums, "grad_norm": norm, "update_tokens": update.epochs * sum(len(row.token_ids) for row in rows)}
+
+
+def _logprobs(policy: Policy, batch: Batch, update: Update) -> tuple[Tensor, Tensor]:
+    return token_logprobs(policy, batch.ids, batch.mask, lengths=batch.lengths, temperature=update.temperature)
+
+
+def _anchor(policy: Policy, batch: Batch, update: Update) -> Tensor:
+    """The reference's log-probabilities; it never moves, so that one pass serves all epochs."""
+    with torch.no_grad(), reference(policy):
+        return _logprobs(policy, batch, update)[0]
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

@@ -265,9 +265,8 @@ def test_ids_that_text_would_not_give_back_reach_the_loss_as_they_were_sampled()
         episodes = rollout(
             plays, sampler=sampler, chat=chat, pool=pool, turn_tokens=8, context_tokens=512, temperature=1.0
         )
-    batch = collate(
-        make_rows([episodes], [[1.0, 0.0]], truncation={}, aggregation="constant", constant=1), torch.device("cpu")
-    )
+    rows = make_rows([episodes], [[1.0, 0.0]], truncation={}, aggregation="constant", constant=1)
+    batch = collate(rows, torch.device("cpu"), packed=False)
     for row, episode in enumerate(episodes):
         texts = [chat.text(turn.action_ids) for turn in episode.turns]
         assert [chat.encode(text) for text in texts] != [turn.action_ids[:-1] for turn in episode.turns]

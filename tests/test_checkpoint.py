@@ -106,6 +106,27 @@ def test_a_python_step_counter_comes_back_as_one():
     assert optimizer.state[weight]["state1"].dtype is torch.uint8
 
 
+class Paged(torch.optim.SGD):
+    """What bitsandbytes' paged optimizers show of themselves: only buffers of their own can leave the card."""
+
+    is_paged = True
+
+    def get_state_buffer(self, parameter, dtype):
+        buffer = torch.zeros_like(parameter, dtype=dtype)
+        buffer.is_paged = True
+        return buffer
+
+
+def test_a_paged_state_comes_back_into_pages():
+    parameter = torch.nn.Parameter(torch.zeros(3))
+    optimizer = Paged([parameter], lr=0.1)
+    stored = {"state1/a": torch.tensor([1, 2, 3], dtype=torch.uint8), "qmap1/a": torch.ones(256)}
+    checkpoint.restore_optimizer(optimizer, ["a"], stored)
+    state = optimizer.state[parameter]
+    assert state["state1"].is_paged and state["state1"].dtype == torch.uint8 and state["state1"].tolist() == [1, 2, 3]
+    assert not hasattr(state["qmap1"], "is_paged") and state["qmap1"].sum() == 256
+
+
 def test_an_optimizer_of_other_parameters_is_refused():
     model = tiny()
     optimizer = adamw(model)

@@ -236,7 +236,7 @@ def test_batched_rollout_equals_one_episode_at_a_time(temperature):
 class Cramped(Policy):
     """Has memory for so many tokens at once; ``refused`` tells how many it was asked for beyond that."""
 
-    most: int
+    most: int = 0
     refused: list[int] = field(default_factory=list)
 
     def hidden(self, **inputs):
@@ -247,7 +247,7 @@ class Cramped(Policy):
 
 
 def cramped(policy, most):
-    return Cramped(policy.model, policy.causal, policy.tokenizer, policy.device, policy.name, most)
+    return Cramped(policy.model, policy.causal, policy.tokenizer, policy.device, policy.name, most=most)
 
 
 def test_the_same_tokens_however_the_work_is_done(monkeypatch):

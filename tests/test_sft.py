@@ -8,7 +8,7 @@ import torch
 from bmrl.envs import ENVIRONMENTS, Shown, demonstrations
 from bmrl.envs.alfworld.demonstration import SEARCH_WEIGHT
 from bmrl.errors import UsageError
-from bmrl.optimizer import learning_rate
+from bmrl.optimizer import learning_rate, make_optimizer
 from bmrl.policy import token_logprobs
 from bmrl.sft import Example, batches, example, sft_step
 
@@ -130,6 +130,13 @@ def test_learning_rate():
     assert [rate(s, "linear") for s in (1, 2, 4, 7, 10)] == pytest.approx([0.25, 0.5, 1.0, 4 / 7, 1 / 7])
     assert [rate(s, "constant") for s in (1, 4, 5, 10, 99)] == [0.25, 1.0, 1.0, 1.0, 1.0]
     assert learning_rate(1, peak=1.0, warmup_steps=0, schedule="constant", steps=1) == 1.0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without CUDA")
+@pytest.mark.parametrize("name", ["adamw8bit", "paged_adamw8bit"])
+def test_an_eight_bit_optimizer_without_cuda_is_one_line(name):
+    with pytest.raises(UsageError, match=rf"^optimizer\.name: {name} needs a CUDA device; set optimizer\.name=adamw$"):
+        make_optimizer(name, [], learning_rate=1.0, weight_decay=0.0, beta2=0.9)
 
 
 def test_demonstrations_are_won_and_noisy():

@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 
-from bmrl.batch import collate, make_rows, micro_batches, reward
+from bmrl.batch import Row, collate, make_rows, micro_batches, reward
 from bmrl.errors import BmrlError
 from bmrl.policy import add_reference, reference, token_logprobs, with_adapter
 from bmrl.trainer import Update, rollout_metrics, update_policy
@@ -105,9 +105,27 @@ def test_micro_batches_hold_every_row_once_within_the_bound():
     rows = sampled_rows(policy)
     longest = max(len(r.token_ids) for r in rows)
     for tokens in (1, longest, 2 * longest, 10_000):
-        pieces = micro_batches(rows, tokens=tokens)
-        assert sorted(map(id, rows)) == sorted(id(r) for piece in pieces for r in piece)
-        assert all(len(p) == 1 or len(p) * max(len(r.token_ids) for r in p) <= tokens for p in pieces)
+        for packed in (True, False):
+            pieces = micro_batches(rows, tokens=tokens, packed=packed)
+            assert sorted(map(id, rows)) == sorted(id(r) for piece in pieces for r in piece)
+            for piece in pieces:
+                lengths = [len(r.token_ids) for r in piece]
+                assert len(piece) == 1 or (sum(lengths) if packed else len(piece) * max(lengths)) <= tokens
+
+
+@pytest.mark.parametrize(
+    ("packed", "expected"),
+    [
+        # End to end 9 and 1 fill ten tokens, 6 and 4 as well, 5 and 2 stay.
+        (True, [[9, 1], [6, 4], [5, 2]]),
+        # Padded, a second row beside 9 or 6 would be 18 or 12; 5 and 4 are 10; 2 and 1 are 4.
+        (False, [[9], [6], [5, 4], [2, 1]]),
+    ],
+)
+def test_micro_batches_are_filled_by_what_the_model_computes_on(packed, expected):
+    rows = [Row((1,) * n, (False,) * n, (), 0.0, 0.0) for n in (1, 4, 9, 2, 6, 5)]
+    pieces = micro_batches(rows, tokens=10, packed=packed)
+    assert [[len(row.token_ids) for row in piece] for piece in pieces] == expected
 
 
 def test_gradient_is_the_same_for_micro_batches_of_1_2_4():
@@ -170,7 +188,7 @@ def test_second_epoch_moves_the_ratio_off_one():
 def test_gradient_of_the_logits_is_zero_where_nothing_was_sampled():
     policy = tiny.policy()
     rows = sampled_rows(policy)
-    batch = collate(rows, policy.device)
+    batch = collate(rows, policy.device, packed=True)
     held = {}
 
     def keep(module, args, output):
@@ -178,7 +196,7 @@ def test_gradient_of_the_logits_is_zero_where_nothing_was_sampled():
         held["states"] = output
 
     handle = policy.causal.get_decoder().norm.register_forward_hook(keep)
-    logprobs, _ = token_logprobs(policy, batch.ids, batch.mask)
+    logprobs, _ = token_logprobs(policy, batch.ids, batch.mask, lengths=batch.lengths)
     handle.remove()
     (batch.weights * batch.advantages * logprobs).sum().backward()
     used = held["states"].grad.abs().sum(-1) > 0  # (rows, time): the state that predicts the next token

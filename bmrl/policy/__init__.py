@@ -1,4 +1,5 @@
-"""The policy: `model` says what it is, `load` reads it, `adapter` is the part of it that is trained."""
+"""The policy: `model` says what it is, `load` reads it, `adapter` is the part of it that is trained, `packed` lets
+episodes share a row, `logprobs` is what the update asks of it."""
 
 from bmrl.policy.adapter import (
     Swaps,
@@ -10,7 +11,9 @@ from bmrl.policy.adapter import (
     with_new_adapter,
 )
 from bmrl.policy.load import load, new_model, save_model
-from bmrl.policy.model import Policy, seeded, token_logprobs
+from bmrl.policy.logprobs import token_logprobs
+from bmrl.policy.model import Policy, seeded
+from bmrl.policy.packed import with_packing
 
 __all__ = [
     "Policy",
@@ -26,4 +29,5 @@ __all__ = [
     "token_logprobs",
     "with_adapter",
     "with_new_adapter",
+    "with_packing",
 ]

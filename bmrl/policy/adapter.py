@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,7 @@ def with_new_adapter(
             model = get_peft_model(policy.causal, config)
         except ValueError as error:
             raise UsageError(f"lora.targets: {one_line(error)}") from error
-    return Policy(model, policy.causal, policy.tokenizer, policy.device, policy.name)
+    return replace(policy, model=model)
 
 
 def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Policy:
@@ -89,7 +89,7 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
         raise
     except Exception as error:  # peft raises several kinds for a damaged or foreign adapter
         raise BmrlError(f"model.adapter: {folder} does not fit {policy.name}: {one_line(error)}") from error
-    adapted = Policy(model, policy.causal, policy.tokenizer, policy.device, policy.name)
+    adapted = replace(policy, model=model)
     # peft itself would leave out, or leave as they are, tensors whose names do not match.
     adapted.load_adapter_tensors(tensors, source=f"model.adapter: {folder}")
     return adapted

@@ -14,6 +14,7 @@ from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path
 from bmrl.policy.model import Policy, one_line, seeded
+from bmrl.policy.packed import with_packing
 
 # Standard deviation of a new model's embeddings: well above what one layer adds to them.
 EMBEDDING_STD = 0.5
@@ -83,6 +84,7 @@ def load(
             module.support_avx512bf16_for_cpu = False
     policy = Policy(causal, causal, tokenizer, device, name)
     _check_logits(policy)
+    policy = with_packing(policy)
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
@@ -226,7 +228,7 @@ def new_model(
         causal = LlamaForCausalLM(config)
         nn.init.normal_(causal.get_input_embeddings().weight, std=EMBEDDING_STD)
     causal.to(best_device())
-    return Policy(causal, causal, tokenizer, best_device(), name)
+    return with_packing(Policy(causal, causal, tokenizer, best_device(), name))
 
 
 def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:

@@ -1,4 +1,4 @@
-"""A model with its adapter, and log-probabilities of sampled tokens.
+"""A model with its adapter.
 
 Sampler and update both go through ``hidden`` and ``logits``, so that they speak of the same distribution.
 """
@@ -12,12 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from bmrl.errors import BmrlError
-
-# Positions per slice of the output layer: 1,024 x a vocabulary of 150,000 in fp32 is 0.6 GB.
-HEAD_CHUNK = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +26,7 @@ class Policy:
         tokenizer: its tokenizer.
         device: where it lives.
         name: how recipes name it, free of machine paths.
+        packs: whether episodes can share a row, see ``with_packing``; otherwise rows are padded.
     """
 
     model: Any
@@ -37,6 +34,7 @@ class Policy:
     tokenizer: Any
     device: torch.device
     name: str
+    packs: bool = False
 
     @property
     def adapted(self) -> bool:
@@ -108,37 +106,6 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         yield
-
-
-def token_logprobs(policy: Policy, ids: Tensor, picked: Tensor, *, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Log-probabilities of tokens given all before them, where ``picked``; the rest is never computed.
-
-    Rows are padded on the right: under causal attention no picked token sees the padding. The (batch, time,
-    vocabulary) logits never exist: the output layer runs on slices of the picked positions and is recomputed
-    in the backward pass.
-
-    Args:
-        ids: (batch, time) token ids.
-        picked: (batch, time) bool; never true at time 0.
-        temperature: the logits are divided by it, as in sampling.
-
-    Returns:
-        logprobs, (n,) fp32 nats, and entropies of the same distributions, (n,), detached; in row order.
-    """
-    states = policy.hidden(input_ids=ids, use_cache=False)
-    before = states[:, :-1][picked[:, 1:]]  # (n, width): the state that predicts each picked token
-    targets = ids[:, 1:][picked[:, 1:]]  # (n,)
-
-    def piece(state: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        logprobs = torch.log_softmax(policy.logits(state) / temperature, dim=-1)
-        entropy = -(logprobs.exp() * logprobs).sum(-1).detach()
-        return logprobs.gather(-1, target[:, None]).squeeze(-1), entropy
-
-    pieces = [
-        checkpoint(piece, state, target, use_reentrant=False) if torch.is_grad_enabled() else piece(state, target)
-        for state, target in zip(torch.split(before, HEAD_CHUNK), torch.split(targets, HEAD_CHUNK), strict=True)
-    ]
-    return torch.cat([p[0] for p in pieces]), torch.cat([p[1] for p in pieces])
 
 
 def one_line(error: Exception) -> str:

@@ -137,7 +137,7 @@ class AlgorithmSection(Section):
 
 
 class OptimizerSection(Section):
-    name: Literal["adamw", "adamw8bit"] = Field("adamw", description="AdamW, or its 8-bit form through bitsandbytes (CUDA)")
+    name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field("adamw", description="AdamW, its 8-bit form, or that with a state that moves to the computer's memory when the card is full; both through bitsandbytes (CUDA)")
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-5, description="peak learning rate")
     warmup_steps: NonNegative = Field(0, description="steps over which the learning rate rises linearly from 0")
     schedule: Literal["constant", "linear"] = Field("constant", description="after the warm-up: constant, or linear decay to 0 at the last step")
@@ -150,7 +150,7 @@ class TrainSection(Section):
     steps: Positive = Field(description="training steps")
     max_hours: Annotated[float, Field(gt=0)] | None = Field(None, description="stop after a saved checkpoint once this much time has gone, all resumes together")
     epochs_per_step: Positive = Field(1, description="optimizer steps on the same episodes")
-    micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens in one forward, a longer episode goes alone; time and memory only, never the gradient")
+    micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens of episodes in one forward, a longer one goes alone; time and memory only, never the gradient")
     eval_every: NonNegative = Field(0, description="evaluate every so many steps; 0 never")
     eval_tasks: Positive | None = Field(None, description="evaluate on the first so many tasks of the split; all when left out")
     checkpoint_every: Positive = Field(10, description="save a checkpoint every so many steps; the last step is always saved")

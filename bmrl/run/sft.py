@@ -141,10 +141,6 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
     began, saved = time.monotonic() - loop.elapsed_s, loop.step
     say(f"{folder}: {len(rows)} demonstrations, {sum(lengths)} tokens, {len(plan)} steps, on {policy.device}")
     policy.model.train()
-    if policy.device.type == "cpu":
-        # For rows of some hundred tokens the fused attention's backward pass takes a third of a step; plain it takes
-        # half of that (measured: 0.80 against 0.66 s a step of the pocket policy, one core).
-        policy.causal.set_attn_implementation("eager")
     with Progress(len(plan), loop.step).shown() as progress:
         try:
             while loop.step < len(plan):
