@@ -6,11 +6,13 @@ see no padding. Each row's keys and values lie in a place of its own, (kv_heads,
 grows without a copy, and attention reads of a row just what it holds.
 """
 
+import contextlib
+import math
+import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from transformers import Cache
@@ -147,12 +149,16 @@ class LiveCache(Cache):  # type: ignore[misc]
 def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Zeros, not empty: a masked position still takes part in the product, and 0 x NaN is NaN.
 
-    On a CPU they are pages that take memory only once they are written.
+    On a CPU they are pages that take memory only once they are written: small ones, for a row that is half full would
+    fill huge ones to the end.
     """
     if like.device.type != "cpu":
         return like.new_zeros(shape)
-    size = int(np.prod(shape)) * like.element_size()
-    return torch.from_numpy(np.zeros(size, dtype=np.uint8)).view(like.dtype).view(shape)
+    pages = mmap.mmap(-1, math.prod(shape) * like.element_size())
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            pages.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def _ragged_attention(

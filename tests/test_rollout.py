@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import psutil
 import pytest
 import tiny
 import torch
@@ -343,6 +344,14 @@ def test_a_row_in_a_turn_too_long_or_beyond_the_last_is_refused():
         sampler.begin(1, [1, 2, 3, 4, 5], np.zeros(5))
     with pytest.raises(ValueError, match="row 2 of a sampler made for 2"):
         sampler.begin(2, [1], np.zeros(1))
+
+
+def test_of_the_cache_only_what_is_written_takes_memory():
+    before = psutil.Process().memory_info().rss
+    # 2 x 2 layers x 64 rows x 2 heads x 100,000 tokens x 8 x 4 bytes: 1.6 GB if it were all there.
+    sampler = LiveSampler(tiny.policy(), rows=64, context_tokens=100_000)
+    said(sampler, CHAT.opening("You are at place 3."), np.linspace(0.1, 0.9, 4))
+    assert psutil.Process().memory_info().rss - before < 100e6
 
 
 def test_the_cache_takes_what_was_predicted():
