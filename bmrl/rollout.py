@@ -168,12 +168,13 @@ def rollout(
         if (free and queue) or not deciding:
             continue  # before the next token, whoever can play does
 
-        for row, completion in sampler.step(temperature=temperature, stop_ids=chat.stop_ids):
+        completed = sampler.step(temperature=temperature, stop_ids=chat.stop_ids)
+        tokens += 1
+        for row, completion in completed:
             turn = _act(live[row], completion, chat)
             deciding.remove(row)
             timed(pool.step, row, turn.action)
             asked.append((row, tokens))
-        tokens += 1
     return [episodes[i] for i in range(len(plays))]
 
 

@@ -308,6 +308,36 @@ def test_no_place_ever_waits(rows):
     assert sampler.counters.steps == max(busy)
 
 
+class Watched(Pool):
+    """Writes down how many tokens were sampled between a question to an environment and its answer."""
+
+    def __init__(self, sampler, workers):
+        super().__init__("corridor", {}, workers=0, timeout_s=5, slots=sampler.rows, make=tiny.make)
+        self.workers, self.sampler = workers, sampler  # it plays here, but as if in workers
+        self.since, self.waits = {}, []
+
+    def step(self, slot, action):
+        super().step(slot, action)
+        self.since[slot] = self.sampler.counters.steps
+
+    def collect(self, slots):
+        self.waits += [self.sampler.counters.steps - self.since.pop(slot) for slot in slots if slot in self.since]
+        return super().collect(slots)
+
+
+@pytest.mark.parametrize(("workers", "waits"), [(0, {0}), (2, {0, 1})])
+def test_others_decode_while_an_environment_steps(workers, waits):
+    sampler = LiveSampler(tiny.policy(), rows=16, context_tokens=512)
+    pool = Watched(sampler, workers)
+    groups = [Play(1, g, e, TASKS[n], "train", 0, b) for g, (n, b, size) in enumerate(WANTED) for e in range(size)]
+    rollout(groups, sampler=sampler, chat=LIVELY, pool=pool, turn_tokens=6, context_tokens=512, temperature=1.0)
+    # Nobody waits without workers, in which nothing would go on meanwhile; with them an answer has time for one
+    # token of the others, unless all wait.
+    assert set(pool.waits) == waits
+    if workers:
+        assert pool.waits.count(1) > 3 * pool.waits.count(0)
+
+
 def test_memory_that_does_not_hold_one_row_is_one_line():
     with pytest.raises(BmrlError, match=r"not enough memory to read .* lower rollout\.kv_cache_gb"):
         live(cramped(tiny.policy(), 5), WANTED, rows=4)
