@@ -8,10 +8,10 @@ import pytest
 import tiny
 
 from bmrl.cli import main
+from bmrl.cli.games import replay, summary
 from bmrl.envs import Task, make
 from bmrl.envs.alfworld import generator
 from bmrl.envs.alfworld.tables import class_of, tables
-from bmrl.games import replay, summary
 
 
 @pytest.fixture

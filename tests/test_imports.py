@@ -22,7 +22,6 @@ LAYERS = [
         "budgets",
         "chat",
         "checkpoint",
-        "clicks",
         "envs",
         "intervals",
         "kv_cache",
@@ -36,7 +35,7 @@ LAYERS = [
     },
     {"results", "rollout", "sft"},
     {"evaluate", "trainer"},
-    {"baselines", "check", "games", "packaged", "report"},
+    {"baselines", "check", "packaged", "report"},
     {"target"},
     {"run"},
     {"cli"},
@@ -54,7 +53,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "games", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"matplotlib", "rich", "scipy"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}

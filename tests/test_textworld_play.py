@@ -13,6 +13,7 @@ import pytest
 from test_textworld import WORLDS
 
 from bmrl.baselines import evaluate
+from bmrl.cli.games import replay
 from bmrl.envs import demonstrations, make
 from bmrl.envs.textworld import generator, reference, splits, text
 from bmrl.envs.textworld.demonstration import demonstration
@@ -20,7 +21,6 @@ from bmrl.envs.textworld.env import task_of
 from bmrl.envs.textworld.game import Game
 from bmrl.envs.textworld.plan import plan
 from bmrl.errors import UsageError
-from bmrl.games import replay
 
 # Looked for, not imported: that would take seconds of every quick run that only collects this file.
 ABSENT = pytest.mark.skipif(find_spec("textworld") is None, reason="needs textworld: pip install 'bmrl[textworld]'")

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from bmrl.clicks import Command, Group
+from bmrl.cli.clicks import Command, Group
+from bmrl.cli.options import JSON
 from bmrl.envs.base import Env, Task
 from bmrl.envs.replay import plan_fault as replay
 from bmrl.errors import BmrlError, UsageError
 
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 ENV = click.option("--env", "world", default="alfworld", show_default=True, metavar="NAME", help="Environment.")
 SOURCE = click.option(
     "--source",
