@@ -36,29 +36,68 @@ class _Piece:
 
     Attributes:
         at: their first token in the sequence of the forward.
-        place, rows: where they lie in the block.
-        count: tokens of each.
+        place: where the first one lies in the block.
+        starts: what each held before.
+        count: new tokens of each.
         width: positions that are read of each.
-        mask: (rows, 1, count, width) bool, true where a query may look; None where it may everywhere.
     """
 
     at: int
     place: int
-    rows: int
+    starts: tuple[int, ...]
     count: int
     width: int
-    mask: Tensor | None
+
+    @property
+    def rows(self) -> int:
+        return len(self.starts)
+
+    @property
+    def end(self) -> int:
+        return self.at + self.rows * self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the tokens of a forward are written, and what each may look at."""
+    """Where the tokens of a forward are written, and what each may look at.
 
-    places: Tensor  # (tokens,)
-    positions: Tensor  # (tokens,)
+    Attributes:
+        places, positions: (tokens,) each.
+        needed: query-key pairs, those after a query in its own piece included.
+        computed: the same, with what shorter rows of a piece are padded by.
+        masks: of pieces, as layers ask for them; most layers ask for the same.
+    """
+
+    places: Tensor
+    positions: Tensor
     pieces: tuple[_Piece, ...]
-    needed: int  # query-key pairs, those after a query in its own piece included
-    computed: int  # the same, with what shorter rows of a piece are padded by
+    needed: int
+    computed: int
+    masks: dict[tuple[Any, ...], Tensor | None]
+
+    def mask(self, piece: _Piece, queries: int, dtype: torch.dtype, window: int | None) -> Tensor | None:
+        """What to add to a piece's scores, (rows, 1, queries x count, width): 0, or minus infinity where not to look.
+
+        Args:
+            queries: heads that share a key, and so become further queries of it, see ``_ragged_attention``.
+            window: how far back the layer looks at most, the query itself included; None: to the beginning.
+
+        Returns:
+            None where all may look everywhere.
+        """
+        window = window if window is not None and window < piece.width else None
+        if window is None and piece.count == 1 and min(piece.starts) + 1 == piece.width:
+            return None
+        key = (piece.at, queries, dtype, window)
+        if key not in self.masks:
+            device = self.places.device
+            own = torch.tensor(piece.starts, device=device)[:, None, None, None]
+            own = own + torch.arange(piece.count, device=device)[:, None]
+            at = torch.arange(piece.width, device=device)
+            hidden = at > own if window is None else (at > own) | (at <= own - window)
+            mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
+            self.masks[key] = mask.repeat(1, 1, queries, 1)
+        return self.masks[key]
 
 
 def layout(segments: Sequence[Segment], device: torch.device, *, together: bool) -> Layout:
@@ -77,7 +116,8 @@ def layout(segments: Sequence[Segment], device: torch.device, *, together: bool)
         joins = together and after is not None and (segment.count, after.count) == (1, 1)
         if joins and after is not None and after.place == segment.place + 1:
             continue
-        pieces.append(_piece(group, at, device))
+        width = max(s.start + s.count for s in group)
+        pieces.append(_Piece(at, group[0].place, tuple(s.start for s in group), segment.count, width))
         at += sum(s.count for s in group)
         group = []
     return Layout(
@@ -86,19 +126,8 @@ def layout(segments: Sequence[Segment], device: torch.device, *, together: bool)
         pieces=tuple(pieces),
         needed=sum(s.count * (s.start + s.count) for s in segments),
         computed=sum(p.rows * p.count * p.width for p in pieces),
+        masks={},
     )
-
-
-def _piece(group: Sequence[Segment], at: int, device: torch.device) -> _Piece:
-    first = group[0]
-    lengths = [s.start + s.count for s in group]
-    width = max(lengths)
-    mask = None
-    if first.count > 1 or min(lengths) < width:
-        starts = torch.tensor([s.start for s in group], device=device)[:, None, None, None]
-        queries = torch.arange(first.count, device=device)[:, None]
-        mask = torch.arange(width, device=device) <= starts + queries
-    return _Piece(at, first.place, len(group), first.count, width, mask)
 
 
 class LiveCache(Cache):  # type: ignore[misc]
@@ -133,7 +162,8 @@ class LiveCache(Cache):  # type: ignore[misc]
         if block is None:
             block = blocks[layer] = _zeros((self._places, new.shape[1], self.capacity, new.shape[3]), new)
         assert self._layout is not None
-        block[self._layout.places, :, self._layout.positions] = new[0].transpose(0, 1)
+        places, positions = self._layout.places, self._layout.positions
+        block[places, :, positions] = new[0].transpose(0, 1)[: len(places)]
         return block
 
     def copy(self, source: int, target: int, tokens: int) -> None:
@@ -191,30 +221,20 @@ def _ragged_attention(
     assert ragged is not None
     heads, tokens, size = query.shape[1:]
     kv_heads = key.shape[1]
-    groups = heads // kv_heads
-    out = query.new_empty(tokens, heads, value.shape[3])
+    shared = heads // kv_heads
+    queries = query[0].view(kv_heads, shared, tokens, size)
+    parts = []
     for piece in ragged.pieces:
-        end = piece.at + piece.rows * piece.count
-        places, width, mask = slice(piece.place, piece.place + piece.rows), piece.width, piece.mask
-        if sliding_window is not None and width > sliding_window:
-            mask = _windowed(piece, sliding_window, query.device)
-        if mask is not None and piece.count > 1 and groups > 1:
-            mask = mask.repeat(1, 1, groups, 1)
-        own = query[0, :, piece.at : end]  # (heads, rows x count, size)
-        folded = own.view(kv_heads, groups, piece.rows, piece.count, size).permute(2, 0, 1, 3, 4)
-        folded = folded.reshape(piece.rows, kv_heads, groups * piece.count, size)
-        read = _attend(folded, key[places, :, :width], value[places, :, :width], mask, scaling, softcap)
-        read = read.view(piece.rows, heads, piece.count, -1).transpose(1, 2)
-        out[piece.at : end] = read.reshape(piece.rows * piece.count, heads, -1)
-    return out[None], None
-
-
-def _windowed(piece: _Piece, window: int, device: torch.device) -> Tensor:
-    mask = piece.mask
-    if mask is None:
-        mask = torch.ones(piece.rows, 1, piece.count, piece.width, dtype=torch.bool, device=device)
-    own = mask.sum(-1, keepdim=True) - 1  # a query's position: it may look at everything up to itself
-    return mask & (torch.arange(piece.width, device=device) > own - window)
+        own = queries[:, :, piece.at : piece.end].view(kv_heads, shared, piece.rows, piece.count, size)
+        places, width = slice(piece.place, piece.place + piece.rows), piece.width
+        read = _attend(
+            own.permute(2, 0, 1, 3, 4).reshape(piece.rows, kv_heads, -1, size), key[places, :, :width], value[places, :, :width],
+            ragged.mask(piece, shared, query.dtype, sliding_window), scaling, softcap,
+        )  # fmt: skip
+        parts.append(read.view(piece.rows, heads, piece.count, -1).transpose(1, 2).reshape(-1, heads, read.shape[3]))
+    if tokens > ragged.pieces[-1].end:  # what fills the forward up is nobody's
+        parts.append(query.new_zeros(tokens - ragged.pieces[-1].end, heads, value.shape[3]))
+    return torch.cat(parts)[None], None
 
 
 def _attend(
@@ -225,7 +245,7 @@ def _attend(
     scores = query @ key.transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)
     scores = torch.tanh(scores / softcap) * softcap
     if mask is not None:
-        scores = scores.masked_fill(~mask, -torch.inf)
+        scores = scores + mask
     return torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype) @ value
 
 

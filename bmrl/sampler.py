@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bmrl.errors import BmrlError
 from bmrl.kv_cache import NAME, LiveCache, Segment, layout
-from bmrl.policy import Policy, Swaps, for_sampling, swapped
+from bmrl.policy import Policy, for_sampling, swapped
 from bmrl.types import Completion
 
 # Most tokens of a forward, unless a single row brings more: bounds what its activations take.
@@ -67,7 +67,7 @@ class LiveSampler:
     """Samples for many rows at once from one policy, keeping every row's cache between turns.
 
     Args:
-        policy: the model; read, never changed. Its weights must hold still while a row is alive.
+        policy: the model; read, never changed. Its weights must hold still: those of now are sampled from.
         rows: most rows alive at once.
         context_tokens: most tokens of a row.
     """
@@ -79,7 +79,9 @@ class LiveSampler:
         config = policy.causal.config.get_text_config()
         self._cache = LiveCache(config.num_hidden_layers, rows, context_tokens)
         self._live: dict[int, _Row] = {}
-        self._swaps = Swaps([], [])
+        # A CPU compiles its bfloat16 products anew for each number of tokens.
+        self._compiled = policy.device.type == "cpu" and policy.causal.dtype == torch.bfloat16
+        self._forwards = for_sampling(policy)
 
     def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
         """A turn of a row; one not seen before, or dropped, is new.
@@ -94,8 +96,6 @@ class LiveSampler:
         """
         if not 0 <= row < self.rows:
             raise ValueError(f"row {row} of a sampler made for {self.rows}")
-        if not self._live:
-            self._swaps = for_sampling(self.policy)
         state = self._live.setdefault(row, _Row())
         if state.draws:
             raise ValueError(f"row {row} is in a turn already")
@@ -156,7 +156,7 @@ class LiveSampler:
             self.policy.model.eval()
         config._attn_implementation = NAME
         try:
-            with swapped(self._swaps):
+            with swapped(self._forwards):
                 yield
         finally:
             config._attn_implementation = before
@@ -221,9 +221,11 @@ class LiveSampler:
         plan = layout(segments, device, together=device.type != "cpu")
         self._cache.aim(plan)
         try:
+            tokens = [i for state in live for i in state.new]
+            room = filled_up(len(tokens)) - len(tokens) if self._compiled else 0
             hidden = self.policy.hidden(
-                input_ids=torch.tensor([[i for state in live for i in state.new]], device=device),
-                position_ids=plan.positions[None],
+                input_ids=torch.tensor([tokens + [0] * room], device=device),
+                position_ids=torch.nn.functional.pad(plan.positions, (0, room))[None],
                 # Of four dimensions: transformers then makes no mask of its own.
                 attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
                 past_key_values=self._cache,
@@ -254,6 +256,12 @@ class LiveSampler:
             state.new = []
         self.counters.attention_needed += plan.needed
         self.counters.attention_computed += plan.computed
+
+
+def filled_up(tokens: int) -> int:
+    """Tokens of a forward that has room for so many: of few numbers, of which few are much larger."""
+    size = max(4, 1 << max(0, tokens.bit_length() - 4))
+    return -(-tokens // size) * size
 
 
 def out_of_memory(error: RuntimeError) -> bool:

@@ -1,15 +1,13 @@
-"""The policy: `model` says what it is, `load` reads it, `adapter` is the part of it that is trained, `packed` lets
-episodes share a row, `logprobs` is what the update asks of it."""
+"""The policy: `model` says what it is, `load` reads it, `adapter` is the part of it that is trained, `linear` makes
+its layers quick, `packed` lets episodes share a row, `logprobs` is what the update asks of it."""
 
 from bmrl.policy.adapter import (
-    Swaps,
     add_reference,
-    for_sampling,
     reference,
-    swapped,
     with_adapter,
     with_new_adapter,
 )
+from bmrl.policy.linear import for_sampling, swapped
 from bmrl.policy.load import load, new_model, save_model
 from bmrl.policy.logprobs import token_logprobs
 from bmrl.policy.model import Policy, seeded
@@ -17,7 +15,6 @@ from bmrl.policy.packed import with_packing
 
 __all__ = [
     "Policy",
-    "Swaps",
     "add_reference",
     "for_sampling",
     "load",

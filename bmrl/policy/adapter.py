@@ -3,14 +3,13 @@
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bmrl.errors import BmrlError, UsageError
+from bmrl.policy.linear import lay_out
 from bmrl.policy.model import Policy, one_line, seeded
 
 REFERENCE = "reference"  # name of the frozen adapter that the KL is against
@@ -53,7 +52,7 @@ def with_new_adapter(
             model = get_peft_model(policy.causal, config)
         except ValueError as error:
             raise UsageError(f"lora.targets: {one_line(error)}") from error
-    return replace(policy, model=model)
+    return lay_out(replace(policy, model=model))
 
 
 def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Policy:
@@ -89,7 +88,7 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
         raise
     except Exception as error:  # peft raises several kinds for a damaged or foreign adapter
         raise BmrlError(f"model.adapter: {folder} does not fit {policy.name}: {one_line(error)}") from error
-    adapted = replace(policy, model=model)
+    adapted = lay_out(replace(policy, model=model))
     # peft itself would leave out, or leave as they are, tensors whose names do not match.
     adapted.load_adapter_tensors(tensors, source=f"model.adapter: {folder}")
     return adapted
@@ -113,52 +112,3 @@ def reference(policy: Policy) -> Iterator[None]:
     else:
         with policy.model.disable_adapter():
             yield
-
-
-@dataclass(frozen=True, slots=True)
-class Swaps:
-    """What sampling computes with in place of what the update does.
-
-    Attributes:
-        weights: parameters and the tensors that stand in for their data.
-        merged: layers whose weight holds the adapter already.
-    """
-
-    weights: list[tuple[nn.Parameter, Tensor]]
-    merged: list[Any]
-
-
-def for_sampling(policy: Policy) -> Swaps:
-    """The adapter in the form that costs sampling least; see ``swapped``.
-
-    In float32 it is added to the weights. Weights of 16 bit would round most of a small adapter away, and those of
-    4 bit all of it: there the adapter is computed apart, in the model's own type, without a conversion on the way
-    into and out of each layer.
-    """
-    if not policy.adapted:
-        return Swaps([], [])
-    from peft.tuners.lora import Linear, LoraLayer
-
-    layers = [module for module in policy.model.modules() if isinstance(module, LoraLayer)]
-    with torch.no_grad():
-        if all(isinstance(layer, Linear) and layer.weight.dtype == torch.float32 for layer in layers):
-            deltas = ((layer.base_layer.weight, layer.get_delta_weight("default")) for layer in layers)
-            return Swaps([(weight, weight + delta) for weight, delta in deltas], layers)
-        return Swaps([(p, p.to(policy.causal.dtype)) for p in policy.trainable.values()], [])
-
-
-@contextmanager
-def swapped(swaps: Swaps) -> Iterator[None]:
-    """With what sampling computes with; afterwards as before, bit for bit."""
-    before = [parameter.data for parameter, _ in swaps.weights]
-    try:
-        for parameter, tensor in swaps.weights:
-            parameter.data = tensor
-        for layer in swaps.merged:
-            layer.merged_adapters.append("default")
-        yield
-    finally:
-        for (parameter, _), tensor in zip(swaps.weights, before, strict=True):
-            parameter.data = tensor
-        for layer in swaps.merged:
-            layer.merged_adapters.clear()

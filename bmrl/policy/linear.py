@@ -1,0 +1,194 @@
+"""Linear layers, quicker than those of torch and peft where that changes nothing but rounding.
+
+On a CPU a frozen bfloat16 weight is laid out once as its products read it, where a plain product does so at every
+call: up to two thirds of its time. An adapter on it is computed in bfloat16 as well, which is what its input is;
+peft computes float32 adapters in float32, and so takes longer for them than for the model. While sampling, nothing
+is differentiated and the weights hold still: float32 adapters are added to the weights.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.nn.functional import linear
+
+from bmrl.policy.model import Policy
+
+Forward = Callable[[Tensor], Tensor]
+Product = Callable[..., Tensor]  # with a weight, of one argument, or of two: then the second is added to it
+ROWS = 1024  # tokens that a layout is chosen for; of layouts for 16 to 1,024 none was slower with another number
+
+
+def lay_out(policy: Policy) -> Policy:
+    """The same policy, whose frozen bfloat16 layers have their weights laid out, where there is something to gain.
+
+    It takes a second copy of these weights.
+    """
+    adapted, plain = _layers(policy)
+    for layer in plain:
+        if _compiled(layer.weight) and not layer.weight.requires_grad:
+            layer.forward = _frozen(layer)
+    for layer in adapted:
+        if _plain_lora(layer) and type(layer.base_layer) is nn.Linear and _compiled(layer.base_layer.weight):
+            layer.forward = _with_adapter(layer, layer.forward)
+    return policy
+
+
+def for_sampling(policy: Policy) -> list[tuple[nn.Module, Forward]]:
+    """Layers and what to compute in place of their ``forward``, see ``swapped``; copies of the weights of now.
+
+    Weights of 16 bit would round most of a small adapter away, and those of 4 bit all of it: there the adapter is
+    computed apart, in the model's own type, without a conversion on the way into and out of each layer. A layer
+    with an adapter of another kind than plain LoRA stays as it is, and one that ``lay_out`` has been at.
+    """
+    adapted, plain = _layers(policy)
+    found: list[tuple[nn.Module, Forward]] = []
+    with torch.no_grad():
+        for layer in adapted:
+            if _plain_lora(layer) and "forward" not in vars(layer):
+                found.append((layer, _for_sampling(layer)))
+        for layer in plain:
+            if _lays_out(layer.weight) and "forward" not in vars(layer):
+                found.append((layer, _laid_out(layer.weight, layer.bias)))
+    return found
+
+
+@contextmanager
+def swapped(forwards: Sequence[tuple[nn.Module, Forward]]) -> Iterator[None]:
+    """With these in place of the layers' own; afterwards as before."""
+    for layer, forward in forwards:
+        layer.forward = forward
+    try:
+        yield
+    finally:
+        for layer, _ in forwards:
+            del layer.forward  # which uncovers that of its class
+
+
+def _layers(policy: Policy) -> tuple[list[Any], list[Any]]:
+    """Layers with an adapter, and linear layers without one."""
+    from peft.tuners.lora import LoraLayer
+
+    modules = [*policy.causal.get_decoder().modules(), policy.causal.get_output_embeddings()]
+    adapted = [module for module in modules if isinstance(module, LoraLayer)]
+    parts = {part for layer in adapted for part in layer.modules()}
+    return adapted, [module for module in modules if type(module) is nn.Linear and module not in parts]
+
+
+def _plain_lora(layer: Any) -> bool:
+    """Whether its adapter is a product of two matrices and nothing else."""
+    from peft.tuners.lora import Linear
+
+    return isinstance(layer, Linear) and "default" not in layer.lora_variant and not layer.lora_bias["default"]
+
+
+def _for_sampling(layer: Any) -> Forward:
+    base = layer.base_layer
+    if base.weight.dtype == torch.float32:
+        weight, bias = base.weight + layer.get_delta_weight("default"), base.bias
+        return _laid_out(weight, bias) if _lays_out(weight) else lambda x: linear(x, weight, bias)
+    dtype = base.weight.dtype if base.weight.dtype.is_floating_point else base.compute_dtype
+    down = layer.lora_A["default"].weight.to(dtype)
+    up = (layer.lora_B["default"].weight * layer.scaling["default"]).to(dtype)
+    return lambda x: base(x) + linear(linear(x, down), up)
+
+
+def _frozen(layer: Any) -> Forward:
+    product = _laid_out(layer.weight, layer.bias)
+
+    return lambda x: _frozen_product(x, layer.weight, product)
+
+
+def _frozen_product(x: Tensor, weight: Tensor, product: Product) -> Tensor:
+    found: Tensor = _Product.apply(x, weight, product) if torch.is_grad_enabled() else product(x)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _with_adapter(layer: Any, of_peft: Forward) -> Forward:
+    base = layer.base_layer
+    product = _laid_out(base.weight, base.bias)
+
+    def forward(x: Tensor) -> Tensor:
+        if layer.disable_adapters:
+            return _frozen_product(x, base.weight, product)
+        name = layer.active_adapters[0]
+        dropping = layer.training and isinstance(layer.lora_dropout[name], nn.Dropout)
+        if dropping or len(layer.active_adapters) > 1:
+            return of_peft(x)
+        down, up = layer.lora_A[name].weight, layer.lora_B[name].weight * layer.scaling[name]
+        if torch.is_grad_enabled():
+            found: Tensor = _Adapted.apply(x, down, up, base.weight, product)  # type: ignore[no-untyped-call]
+            return found
+        return product(x, linear(linear(x, down.to(x.dtype)), up.to(x.dtype)))
+
+    return forward
+
+
+class _Product(Function):
+    """The product with a frozen weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, product: Product) -> Tensor:
+        ctx.weight = weight
+        return product(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return grads[0] @ ctx.weight, None, None
+
+
+class _Adapted(Function):
+    """The same with a low-rank adapter: x W' + x down' up', computed in the type of ``x``.
+
+    ``down`` (rank, in) and ``up`` (out, rank), float32, get float32 gradients.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, down: Tensor, up: Tensor, weight: Tensor, product: Product) -> Tensor:
+        down, up = down.to(x.dtype), up.to(x.dtype)
+        inner = linear(x, down)
+        ctx.save_for_backward(x, inner, down, up)
+        ctx.weight = weight
+        return product(x, linear(inner, up))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, inner, down, up = ctx.saved_tensors
+        grad = grads[0].flatten(0, -2)
+        of_inner = grad @ up
+        of_down = of_inner.t() @ x.flatten(0, -2)
+        of_up = grad.t() @ inner.flatten(0, -2)
+        of_x = None
+        if ctx.needs_input_grad[0]:
+            of_x = torch.addmm(of_inner @ down, grad, ctx.weight).view_as(x)
+        return of_x, of_down.float(), of_up.float(), None, None
+
+
+def _lays_out(weight: Tensor) -> bool:
+    """Whether oneDNN computes products with it."""
+    available = weight.device.type == "cpu" and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return bool(available and (weight.dtype == torch.float32 or _compiled(weight)))
+
+
+def _compiled(weight: Tensor) -> bool:
+    """Whether the processor has products of this type of its own, and it is bfloat16."""
+    found = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
+    return bool(found and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _laid_out(weight: Tensor, bias: Tensor | None) -> Product:
+    """The product with a weight in a layout of its own; of two arguments, the second is added to it.
+
+    These calls of oneDNN are what torch's own compiler emits.
+    """
+    packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+    alone, plus = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
+
+    def product(x: Tensor, other: Tensor | None = None) -> Tensor:
+        found: Tensor = alone(x, packed, bias, "none", [], "") if other is None else plus(x, other, packed, bias, "add")
+        return found
+
+    return product

@@ -1,0 +1,109 @@
+"""Linear layers that are quicker than torch's and peft's: what they compute, and that the model stays what it is."""
+
+import pytest
+import tiny
+import torch
+
+from bmrl.policy import for_sampling, reference, swapped, token_logprobs, with_new_adapter
+
+IDS = torch.randint(0, 60, (1, 40), generator=torch.Generator().manual_seed(1))
+PICKED = torch.arange(40)[None] % 3 == 1
+
+
+def adapted(dtype: torch.dtype, *, dropout: float = 0.0, quick: bool = True, monkeypatch=None):
+    """The tiny policy in a data type, its adapter float32 and off its start."""
+    base = tiny.policy(adapter=False)
+    base.causal.to(dtype)
+    if not quick:
+        monkeypatch.setattr("bmrl.policy.linear._compiled", lambda weight: False)
+    policy = with_new_adapter(base, rank=4, alpha=8, dropout=dropout, targets="all-linear", seed=0)
+    monkeypatch.undo()
+    tiny.shake(policy, 0)
+    return policy
+
+
+def outcome(policy):
+    """Log-probabilities of some tokens, and their sum's gradient."""
+    policy.model.zero_grad()
+    logprobs, _ = token_logprobs(policy, IDS, PICKED)
+    logprobs.sum().backward()
+    return logprobs.detach(), torch.cat([p.grad.flatten() for p in policy.trainable.values()])
+
+
+def laid_out(policy) -> int:
+    return sum("forward" in vars(module) for module in policy.model.modules())
+
+
+def far(one, other) -> float:
+    return float((one - other).norm() / other.norm())
+
+
+bfloat16 = pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="a processor without bfloat16")
+
+
+@bfloat16
+def test_a_laid_out_model_is_as_near_to_the_exact_one_as_the_plain_one(monkeypatch):
+    exact = outcome(adapted(torch.float32, monkeypatch=monkeypatch))
+    plain = adapted(torch.bfloat16, quick=False, monkeypatch=monkeypatch)
+    quick = adapted(torch.bfloat16, monkeypatch=monkeypatch)
+    # Two layers of seven with an adapter, and the output layer.
+    assert (laid_out(plain), laid_out(quick)) == (0, 15)
+    for one, other, true in zip(outcome(quick), outcome(plain), exact, strict=True):
+        assert far(one, true) < 1.5 * far(other, true) < 0.1
+    assert {p.grad.dtype for p in quick.trainable.values()} == {torch.float32}
+
+
+@bfloat16
+def test_a_laid_out_adapter_counts_until_it_is_switched_off(monkeypatch):
+    quick = adapted(torch.bfloat16, monkeypatch=monkeypatch)
+    plain = adapted(torch.bfloat16, quick=False, monkeypatch=monkeypatch)
+    with torch.no_grad():
+        off = []
+        for policy in (quick, plain):
+            on = token_logprobs(policy, IDS, PICKED)[0]
+            with reference(policy):
+                off.append(token_logprobs(policy, IDS, PICKED)[0])
+            assert far(on, off[-1]) > 0.05
+            assert torch.equal(token_logprobs(policy, IDS, PICKED)[0], on)
+        assert far(off[0], off[1]) < 0.02
+        for p in quick.trainable.values():
+            p.mul_(2)  # what is learned counts at once
+        assert far(token_logprobs(quick, IDS, PICKED)[0], on) > 0.05
+
+
+@bfloat16
+def test_dropout_is_left_to_peft(monkeypatch):
+    policy = adapted(torch.bfloat16, dropout=0.5, monkeypatch=monkeypatch)
+    policy.model.train()
+    seeds = []
+    for seed in (0, 0, 1):
+        torch.manual_seed(seed)
+        seeds.append(outcome(policy)[1])
+    assert torch.equal(seeds[0], seeds[1])
+    assert far(seeds[2], seeds[0]) > 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=bfloat16)])
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_sampling_computes_what_the_layers_are(dtype, by_torch, monkeypatch):
+    policy = adapted(dtype, quick=False, monkeypatch=monkeypatch)
+    if by_torch:  # as on a card
+        monkeypatch.setattr("bmrl.policy.linear._lays_out", lambda weight: False)
+    inputs = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = for_sampling(policy)
+    assert len(found) == 14 + (not by_torch)
+    for layer, forward in found:
+        x = inputs[..., : layer.in_features]
+        with torch.no_grad():
+            assert far(forward(x).float(), layer(x).float()) < 4 * torch.finfo(dtype).eps
+
+
+def test_swapped_layers_are_as_before_also_after_an_error(monkeypatch):
+    policy = adapted(torch.float32, monkeypatch=monkeypatch)
+    before = outcome(policy)
+    found = for_sampling(policy)
+    with pytest.raises(ZeroDivisionError), swapped(found):
+        assert laid_out(policy) == len(found)
+        _ = 1 / 0
+    assert laid_out(policy) == 0
+    assert all(torch.equal(one, other) for one, other in zip(outcome(policy), before, strict=True))
