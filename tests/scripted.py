@@ -120,9 +120,9 @@ class Scripted:
 
     def probabilities(self, observation: str) -> Mapping[str, float]:
         """Command -> probability."""
-        return dict(
-            zip(OFF, (self.q, 1 - self.q), strict=True) if is_off(observation) else zip(ON, (1 - self.p, self.p))
-        )
+        if is_off(observation):
+            return {OFF[0]: self.q, OFF[1]: 1 - self.q}
+        return {ON[0]: 1 - self.p, ON[1]: self.p}
 
     def act(self, observation: str, draw: float) -> str:
         """The command for a uniform draw from [0, 1)."""
@@ -169,8 +169,9 @@ class Speaker:
 
 
 def chat() -> Chat:
-    words = "You are off on the road . to go Nothing happens turns left of 0 1 2 3 4 5 6 7 8 9".split()
-    return make_chat(build_tokenizer([*(f" {word}" for word in words), *ON, *OFF], words=80, context_tokens=2048))
+    shown = "You are off on the road . to go Nothing happens turns left of 0 1 2 3 4 5 6 7 8 9"
+    words = [f" {word}" for word in shown.split(" ")]
+    return make_chat(build_tokenizer([*words, *ON, *OFF], words=80, context_tokens=2048))
 
 
 @cache
