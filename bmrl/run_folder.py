@@ -21,7 +21,7 @@ from bmrl.atomic import (
 )
 from bmrl.errors import BmrlError, UsageError
 from bmrl.system import system_info as system_info
-from bmrl.types import Episode
+from bmrl.types import EndReason, Episode
 
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
@@ -304,7 +304,7 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             episode = json.loads(line)
             sound = isinstance(episode["task_id"], str) and isinstance(episode["turns"], list)
             sound = sound and isinstance(episode["budget"], int) and isinstance(episode["seed"], int)
-            sound = sound and {"end_reason", "success"} <= episode.keys()
+            sound = sound and isinstance(episode["success"], bool) and episode["end_reason"] in list(EndReason)
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:
