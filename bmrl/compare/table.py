@@ -31,7 +31,7 @@ def table(result: Mapping[str, Any]) -> str:
     lines += [f"{'area':>6}  {_differs(result['area'])}", ""]
     lines.append(f"p: {TESTS[result['test']]}; Holm's correction over {len(result['budgets'])} budgets")
     if "runs" in result["resampled"]:
-        lines.append("intervals: tasks and training runs resampled; p: tasks alone, so it is for these runs")
+        lines.append("intervals: tasks and training runs resampled; p: tasks alone, for these runs")
         lines += ["", *_runs(result)]
     last = result["budgets"][-1]
     for word, tasks in (("won", last["wins"]), ("lost", last["losses"])):
@@ -58,14 +58,14 @@ def _differs(row: Mapping[str, Any]) -> str:
 
 
 def _runs(result: Mapping[str, Any]) -> list[str]:
-    lines = ["runs one by one" + " " * 9 + "".join(f"{row['budget']:>6}" for row in result["budgets"]) + "  area"]
+    lines = [f"{'runs one by one':<20}" + "".join(f"{row['budget']:>7}" for row in result["budgets"]) + "   area"]
     for run in result["runs"]:
         values = [*run["success"], run["area"]]
-        lines.append(f"{_label(run):<24}" + "".join(f"{100 * value:>6.1f}" for value in values))
+        lines.append(f"{_label(run):<20}" + "".join(f"{100 * value:>7.1f}" for value in values))
         if "difference" in run:
             values = [*run["difference"], run["area_difference"]]
             label = f"  minus {result['a']['name']}"
-            lines.append(f"{label:<24}" + "".join(f"{100 * value:>+6.1f}" for value in values))
+            lines.append(f"{label:<20}" + "".join(f"{100 * value:>+7.1f}" for value in values))
     return [*lines, ""]
 
 
@@ -73,7 +73,7 @@ def _label(run: Mapping[str, Any]) -> str:
     parts = PurePath(run["file"]).parts
     # Of runs/NAME/eval/FILE.json the name, of any other file its own.
     name = parts[-3] if len(parts) > 2 and parts[-2] == "eval" else parts[-1]
-    return f"{run['of']} {name}"[:23]
+    return f"{run['of']} {name}"[:19]
 
 
 def _wrapped(text: str) -> list[str]:
