@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from bmrl.envs.base import Task
 from bmrl.errors import BmrlError
+from bmrl.evaluations import FORMAT
 from bmrl.intervals import clustered
-from bmrl.results import FORMAT
 from bmrl.types import ERRORS, EndReason, Episode, Play
 
 # An episode as it was played, or as a line of an episodes file says it was.

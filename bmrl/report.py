@@ -9,8 +9,8 @@ from typing import Any
 from bmrl import compare
 from bmrl.atomic import write_bytes
 from bmrl.errors import BmrlError, UsageError
+from bmrl.evaluations import read
 from bmrl.metrics import MetricsFile
-from bmrl.results import read
 from bmrl.run_folder import is_run, load_resolved
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; lines differ in marker and

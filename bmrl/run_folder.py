@@ -104,6 +104,17 @@ def to_resume(base: Path, resolved: dict[str, Any], explicit: Path | None = None
     return folder
 
 
+def recipe_differences(a: Path, b: Path) -> list[str]:
+    """Keys in which the recipes of two runs differ, apart from their seed, their name and what changes no episode.
+
+    Raises:
+        UsageError: one is no run.
+        BmrlError: files are damaged, or another version of bmrl wrote them.
+    """
+    differences = _differences(load_resolved(a), load_resolved(b))
+    return sorted(differences.keys() - FREE - {"seed", "name"})
+
+
 def refuse_other_games(folder: Path, games: Mapping[str, str]) -> None:
     """Refuses to go on with games that are not those the run was started with.
 

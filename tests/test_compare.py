@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from scipy.stats import binomtest
 from scripted import Road, Scripted
 
-from bmrl import results, run_folder
+from bmrl import evaluations, results, run_folder
 from bmrl.atomic import write_json
 from bmrl.cli import bmrl, main
 from bmrl.compare import choose, compare, holm, load, sign_flip, table
@@ -41,7 +41,7 @@ def evaluation(folder, name, episodes, *, tasks=TASKS, budgets=(4, 8, 30), **cha
     }
     answer = result(episodes, tasks, budgets, **{**settings, **changes})
     results.write(folder, name, episodes, answer)
-    return results.read(folder / f"{name}.json")
+    return evaluations.read(folder / f"{name}.json")
 
 
 def compared(a, b):
@@ -239,7 +239,7 @@ def run(tmp_path):
 
 def test_a_run_is_its_newest_evaluation_that_can_be_compared(run, tmp_path):
     def steps(text):
-        return [found.step for found in results.named(text)]
+        return [found.step for found in evaluations.named(text)]
 
     assert steps(str(run)) == [10, 5, 0]
     assert steps(f"{run}@0") == [0]
@@ -247,12 +247,12 @@ def test_a_run_is_its_newest_evaluation_that_can_be_compared(run, tmp_path):
     # By hand, of the last policy on another split: newer than that of training, and not what A's can be compared with.
     evaluation(run / "eval", "valid_unseen-x", AFTER, split="other", checkpoint="step-000010")
     unseen = evaluation(tmp_path, "u", BEFORE, split="other")
-    newest = results.named(str(run))
+    newest = evaluations.named(str(run))
     assert newest[0].head["split"] == "other"
-    assert choose([results.named(f"{run}@0"), newest], [False, False])[1].path.name == "step-000010.json"
+    assert choose([evaluations.named(f"{run}@0"), newest], [False, False])[1].path.name == "step-000010.json"
     assert choose([[unseen], newest], [False, False])[1].path.name == "valid_unseen-x.json"
     with pytest.raises(UsageError, match=r"has evaluations of the steps 0, 5, 10"):
-        results.named(f"{run}@7")
+        evaluations.named(f"{run}@7")
 
 
 def test_no_evaluation_is_one_line(run, tmp_path):
@@ -265,7 +265,7 @@ def test_no_evaluation_is_one_line(run, tmp_path):
         (f"{run}@x", "has evaluations of the steps"),
     ]:
         with pytest.raises(UsageError) as caught:
-            results.named(text)
+            evaluations.named(text)
         assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -323,17 +323,17 @@ def test_a_damaged_result_is_named(tmp_path, text):
     evaluation(tmp_path, "x", BEFORE)
     (tmp_path / "x.json").write_text(text)
     with pytest.raises(BmrlError, match=r"x\.json: damaged, not an evaluation; remove it and evaluate again"):
-        results.named(str(tmp_path / "x.jsonl"))
+        evaluations.named(str(tmp_path / "x.jsonl"))
 
 
 def test_another_version_and_an_unfinished_evaluation_are_named(tmp_path):
     one = evaluation(tmp_path, "x", BEFORE)
     write_json(one.path, {**one.head, "format": 2})
     with pytest.raises(BmrlError, match=r"x\.json: format 2, this bmrl reads 1"):
-        results.read(one.path)
+        evaluations.read(one.path)
     one.path.unlink()
     with pytest.raises(UsageError, match=r"x\.json: missing, so the evaluation is not finished"):
-        results.read(tmp_path / "x.jsonl")
+        evaluations.read(tmp_path / "x.jsonl")
 
 
 def invoke(*arguments, capsys):
@@ -368,6 +368,23 @@ def test_the_command_refuses_in_one_line(run, tmp_path, capsys):
     for arguments in ([run], [run, run, "--with", "C=x"], [run, run, "--with", "x"], []):
         code, out, err = invoke(*arguments, capsys=capsys)
         assert (code, out, len(err)) == (2, "", 1)
+
+
+def test_runs_of_another_recipe_are_not_pooled(run, tmp_path, capsys):
+    base = tmp_path / "runs"
+    same, other = (
+        run_folder.create(base, "", {"name": "demo", "seed": 1, "env": {"workers": 2}, **more}, {})
+        for more in ({}, {"optimizer": {"learning_rate": 0.1}})
+    )
+    for folder in (same, other):
+        evaluation(folder / "eval", "step-000010", AFTER, checkpoint="step-000010")
+    code, out, err = invoke(run, run, "--with", f"B={same}", capsys=capsys)
+    assert (code, err) == (0, [])
+    code, out, err = invoke(run, run, "--with", f"B={other}", capsys=capsys)
+    assert (code, out) == (2, "")
+    assert err == [
+        f"bmrl: --with: {other} is not of the recipe of {run}, it differs in optimizer; compare it as a policy of its own"
+    ]
 
 
 def test_help_has_an_example():

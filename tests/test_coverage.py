@@ -12,7 +12,7 @@ from scripted import Road, Scripted, population, success
 
 from bmrl.compare import Side, compare
 from bmrl.evaluate import plan_plays, result
-from bmrl.results import Evaluation
+from bmrl.evaluations import Evaluation
 from bmrl.run_folder import episode_line
 
 REPETITIONS, TASKS, LENGTHS, BUDGETS = 100, 60, (2, 4, 6), [4, 6, 8, 12]

@@ -33,7 +33,7 @@ LAYERS = [
         "run_folder",
         "sampler",
     },
-    {"results", "rollout", "sft"},
+    {"evaluations", "results", "rollout", "sft"},
     {"evaluate", "trainer"},
     {"truncation"},
     {"baselines", "check", "compare", "packaged"},

@@ -36,11 +36,14 @@ def compare(evaluations: tuple[str, ...], siblings: tuple[str, ...], as_json: bo
         groups[letter].append(name)
 
     from bmrl import compare as compares
-    from bmrl.results import named
+    from bmrl.evaluations import named
 
     names = [(letter, place, name) for letter, members in groups.items() for place, name in enumerate(members)]
     chosen = compares.choose([named(name) for _, _, name in names], [place > 0 for _, place, _ in names])
     members = {letter: [one for key, one in zip(names, chosen, strict=True) if key[0] == letter] for letter in groups}
+    for found in members.values():
+        for sibling in found[1:]:
+            compares.refuse_other_recipe(found[0], sibling)
     sides = [compares.load(letter, found) for letter, found in members.items()]
     results = [compares.compare(sides[0], other) for other in sides[1:]]
     if as_json:

@@ -76,7 +76,7 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     help="Also play each budget anew and compare with one pass, episode by episode.",
 )
 @JSON
-def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
+def evaluate(target: str | None, as_json: bool, check_truncation: bool, **options: Any) -> None:
     """Measure success over budgets.
 
     TARGET is a run folder, a recipe, a model or adapter folder, `pocket`, or a player without a
@@ -115,14 +115,14 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
             announce=options["announce"] or recipe.budget.announce,
             tasks=options["tasks"],
             out=options["out"],
-            check_truncation=options["check_truncation"],
+            check_truncation=check_truncation,
         )
     else:
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
-        result = run.evaluate(found, **options)
+        result = run.evaluate(found, **options, check_truncation=check_truncation)
     click.echo(json.dumps(result) if as_json else table(result))
-    if options["check_truncation"]:
+    if check_truncation:
         _tell_truncation(result["truncation"], as_json)
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bmrl.errors import UsageError
-from bmrl.results import Evaluation
+from bmrl.evaluations import Evaluation
+from bmrl.run_folder import is_run, recipe_differences
 
 
 def unlike(a: Evaluation, b: Evaluation, *, siblings: bool = False) -> list[str]:
@@ -38,6 +39,20 @@ def unlike(a: Evaluation, b: Evaluation, *, siblings: bool = False) -> list[str]
             "evaluate both at the same --budget"
         )
     return lines
+
+
+def refuse_other_recipe(first: Evaluation, sibling: Evaluation) -> None:
+    """Refuses to pool runs of recipes that differ in more than the seed; other evaluations do not say.
+
+    Raises:
+        UsageError: they do; the keys.
+    """
+    runs = [evaluation.path.parent.parent for evaluation in (first, sibling)]
+    if all(is_run(run) for run in runs) and (keys := recipe_differences(*runs)):
+        raise UsageError(
+            f"--with: {runs[1]} is not of the recipe of {runs[0]}, it differs in {', '.join(keys)}; compare it as a "
+            "policy of its own"
+        )
 
 
 def choose(groups: Sequence[Sequence[Evaluation]], siblings: Sequence[bool]) -> list[Evaluation]:

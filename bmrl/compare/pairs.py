@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from bmrl.compare.significance import holm, sign_flip
 from bmrl.errors import BmrlError
 from bmrl.evaluate import area_weights, outcomes
+from bmrl.evaluations import AGAIN, Evaluation
 from bmrl.intervals import bootstrap_difference, wilson
-from bmrl.results import AGAIN, Evaluation
 from bmrl.types import ERRORS
 
 
