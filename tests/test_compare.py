@@ -373,7 +373,7 @@ def test_the_command_refuses_in_one_line(run, tmp_path, capsys):
 def test_runs_of_another_recipe_are_not_pooled(run, tmp_path, capsys):
     base = tmp_path / "runs"
     same, other = (
-        run_folder.create(base, "", {"name": "demo", "seed": 1, "env": {"workers": 2}, **more}, {})
+        run_folder.create(base, "", {"name": "demo", "seed": 1, **more}, {})
         for more in ({}, {"optimizer": {"learning_rate": 0.1}})
     )
     for folder in (same, other):
