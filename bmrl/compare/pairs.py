@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bmrl.compare.significance import holm, sign_flip
-from bmrl.errors import BmrlError
+from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import area_weights, outcomes
 from bmrl.evaluations import AGAIN, Evaluation
 from bmrl.intervals import bootstrap_difference, wilson
@@ -78,12 +78,14 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
     """B minus A at each budget that both have, as JSON data; see docs/evaluation.md for the keys.
 
     Raises:
+        UsageError: there is no budget that all have.
         BmrlError: their tasks are not the same.
     """
-    budgets = sorted(set(a.evaluations[0].budgets) & set(b.evaluations[0].budgets))
-    for side in (a, b):
-        for evaluation in side.evaluations[1:]:
-            budgets = [budget for budget in budgets if budget in evaluation.budgets]
+    evaluations = [*a.evaluations, *b.evaluations]
+    budgets = sorted(set.intersection(*(set(evaluation.budgets) for evaluation in evaluations)))
+    if not budgets:
+        files = ", ".join(str(evaluation.path) for evaluation in evaluations)
+        raise UsageError(f"cannot compare, no budget in common to {files}; evaluate all at the same --budget")
     task_ids = _same_tasks((a, b))
     solved = [side.solved(task_ids, budgets) for side in (a, b)]
     weights = area_weights(budgets)
@@ -92,32 +94,29 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
     pooled = [mean.mean(axis=0) for mean in means]
     difference = pooled[1] - pooled[0]
     low, high = _intervals(means, difference)
-    # In whole numbers, so that equal differences are equal: times the plays of a task on either side.
-    counts = [plays.sum(axis=(0, 2), dtype=np.int64) for plays in solved]
+    columns = zip(
+        *(one.mean(axis=0).tolist() for one in (*pooled, difference)), low.tolist(), high.tolist(), strict=True
+    )
+    *figures, area = [dict(zip(("a", "b", "difference", "low", "high"), column, strict=True)) for column in columns]
     plays = [one.shape[0] * one.shape[2] for one in solved]
+    # In whole numbers, so that equal differences are equal: times the plays of a task on either side.
+    counts = [one.sum(axis=(0, 2), dtype=np.int64) for one in solved]
     whole = counts[1] * plays[0] - counts[0] * plays[1]
     raw = [sign_flip(column) for column in whole.T]
-    rows = []
-    for j, (budget, p) in enumerate(zip(budgets, holm(raw), strict=True)):
-        known = next(row for row in a.head["budgets"] if row["budget"] == budget)
-        rows.append(
-            {
-                "budget": budget,
-                "a": float(pooled[0][:, j].mean()),
-                "b": float(pooled[1][:, j].mean()),
-                "difference": float(difference[:, j].mean()),
-                "low": float(low[j]),
-                "high": float(high[j]),
-                "p": p,
-                "p_raw": raw[j],
-                "wins": [name for name, d in zip(task_ids, whole[:, j], strict=True) if d > 0],
-                "losses": [name for name, d in zip(task_ids, whole[:, j], strict=True) if d < 0],
-                "ceiling": known.get("ceiling"),
-                "search_reference": known.get("search_reference"),
-            }
-        )
-    areas = [float(one[:, -1].mean()) for one in pooled]
-    runs = max(len(one) for one in means)
+    known = {row["budget"]: row for row in a.head["budgets"]}
+    rows = [
+        {
+            "budget": budget,
+            **figures[j],
+            "p": p,
+            "p_raw": raw[j],
+            "wins": [name for name, d in zip(task_ids, whole[:, j], strict=True) if d > 0],
+            "losses": [name for name, d in zip(task_ids, whole[:, j], strict=True) if d < 0],
+            "ceiling": known[budget].get("ceiling"),
+            "search_reference": known[budget].get("search_reference"),
+        }
+        for j, (budget, p) in enumerate(zip(budgets, holm(raw), strict=True))
+    ]
     return {
         "a": _named(a),
         "b": _named(b),
@@ -128,24 +127,11 @@ def compare(a: Side, b: Side) -> dict[str, Any]:
         "seeds": len(a.head["seeds"]),
         "test": "mcnemar_exact" if plays == [1, 1] else "sign_flip_exact",
         "correction": "holm",
-        "resampled": ["tasks", "runs"] if runs > 1 else ["tasks"],
+        "resampled": ["tasks", "runs"] if max(len(one) for one in means) > 1 else ["tasks"],
         "budgets": rows,
-        "area": {
-            "a": areas[0],
-            "b": areas[1],
-            "difference": areas[1] - areas[0],
-            "low": float(low[-1]),
-            "high": float(high[-1]),
-        },
+        "area": area,
         "runs": _one_by_one((a, b), means),
-        "errored": [
-            {"of": side.name, "file": str(evaluation.path)}
-            | {key: episode[key] for key in ("task_id", "seed", "budget", "end_reason", "error")}
-            for side in (a, b)
-            for evaluation, episodes in zip(side.evaluations, side.episodes, strict=True)
-            for episode in episodes
-            if episode["end_reason"] in ERRORS
-        ],
+        "errored": _errored((a, b)),
     }
 
 
@@ -174,6 +160,17 @@ def _one_by_one(sides: tuple[Side, Side], means: Sequence[NDArray[np.float64]]) 
                 row |= {"difference": less, "area_difference": area}
             rows.append(row)
     return rows
+
+
+def _errored(sides: tuple[Side, Side]) -> list[dict[str, Any]]:
+    keys = ("task_id", "seed", "budget", "end_reason", "error")
+    return [
+        {"of": side.name, "file": str(evaluation.path), **{key: episode.get(key) for key in keys}}
+        for side in sides
+        for evaluation, episodes in zip(side.evaluations, side.episodes, strict=True)
+        for episode in episodes
+        if episode["end_reason"] in ERRORS
+    ]
 
 
 def _named(side: Side) -> dict[str, Any]:

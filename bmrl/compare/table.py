@@ -8,7 +8,7 @@ from typing import Any
 LISTED = 10  # names of tasks that a table shows
 TESTS = {
     "mcnemar_exact": "exact McNemar test, one play a task",
-    "sign_flip_exact": "exact sign-flip permutation test over task means",
+    "sign_flip_exact": "exact sign-flip test over task means",
 }
 
 

@@ -1,6 +1,7 @@
 """Evaluating a policy: what a target is, playing it, and where the results go."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +66,11 @@ def evaluate(
         player = make_player(recipe, policy, pool, rows=rows, announce=announce)
         progress = Progress(0)
         budgets, seeds = list(budgets) or recipe.budget.eval, list(seeds) or [recipe.seed]
-        temperature = recipe.rollout.temperature if temperature is None else temperature
-        checked = None
+        playing: dict[str, Any] = {
+            "temperature": recipe.rollout.temperature if temperature is None else temperature,
+            "on_episode": lambda _: progress.advance(),
+            "poll": poll,
+        }
         with progress.shown():
             episodes, answer = evaluate_policy(
                 player,
@@ -75,31 +79,21 @@ def evaluate(
                 split=split,
                 budgets=budgets,
                 seeds=seeds,
-                temperature=temperature,
                 limit=tasks,
                 on_start=lambda total: progress.inner("episodes", total),
-                on_episode=lambda _: progress.advance(),
-                poll=poll,
+                **playing,
             )
             if check_truncation:
                 chosen = pool.tasks(split)[:tasks]
                 progress.inner("to check", len(chosen) * len(seeds) * (1 + len(set(budgets))))
-                checked = truncation.check(
-                    lambda plays: play(
-                        player, plays, temperature=temperature, on_episode=lambda _: progress.advance(), poll=poll
-                    ),
-                    chosen,
-                    split,
-                    budgets,
-                    seeds,
-                    player.announce,
-                )
+                again = partial(play, player, **playing)
+                checked = truncation.check(again, chosen, split, budgets, seeds, player.announce)
     folder = out or (target.folder / "eval" if target.kind == "run" and target.folder else None)
     if folder is not None:
         name = results.name_of(answer, checkpoint)
         results.write(folder, name, episodes, answer)
         say(f"episodes: {folder / name}.jsonl")
-    return answer if checked is None else {**answer, "truncation": checked}
+    return {**answer, "truncation": checked} if check_truncation else answer
 
 
 def evaluate_policy(
