@@ -11,7 +11,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from bmrl import results
+from bmrl import results, truncation
 from bmrl.envs import Task, explorer, make
 from bmrl.envs.worker import Table
 from bmrl.errors import UsageError
@@ -35,6 +35,7 @@ def evaluate(
     announce: str,
     tasks: int | None,
     out: Path | None,
+    check_truncation: bool = False,
 ) -> dict[str, Any]:
     """Plays a baseline over budgets; the JSON object that ``bmrl eval --json`` prints.
 
@@ -46,6 +47,7 @@ def evaluate(
         announce: baselines do not read it; it says how the budgets are played.
         tasks: only the first so many of the split.
         out: folder for the episodes; None writes none.
+        check_truncation: as for a policy; see `truncation.check`.
 
     Raises:
         UsageError: no such split, or this environment has no such baseline.
@@ -53,8 +55,11 @@ def evaluate(
     env, table = make(world, **args), Table(partial(make, world, **args))
     try:
         chosen = env.tasks(split)[:tasks]
-        plays = plan_plays(chosen, split, budgets, seeds, announce)
-        episodes = [_played(name, world, table, one) for one in plays]
+
+        def play(plays: Sequence[Play]) -> list[Episode]:
+            return [_played(name, world, table, one) for one in plays]
+
+        episodes = play(plan_plays(chosen, split, budgets, seeds, announce))
         answer = result(
             episodes,
             chosen,
@@ -67,12 +72,15 @@ def evaluate(
             announce=announce,
             sampling={},
         )
+        checked = None
+        if check_truncation:
+            checked = truncation.check(play, chosen, split, budgets, seeds, announce)
     finally:
         env.close()
         table.close()
     if out is not None:
         results.write(out, results.name_of(answer, name), episodes, answer)
-    return answer
+    return answer if checked is None else {**answer, "truncation": checked}
 
 
 def _played(name: str, world: str, table: Table, play: Play) -> Episode:

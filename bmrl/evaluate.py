@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from bmrl.envs.base import Task
 from bmrl.errors import BmrlError
-from bmrl.intervals import bootstrap, wilson
+from bmrl.evaluations import FORMAT
+from bmrl.intervals import clustered
 from bmrl.types import ERRORS, EndReason, Episode, Play
 
 # An episode as it was played, or as a line of an episodes file says it was.
@@ -45,16 +46,6 @@ class BudgetPoint:
     context: float
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Success after minus before, paired by task; ``budget`` None: mean over the budgets."""
-
-    budget: int | None
-    gain: float
-    low: float
-    high: float
-
-
 def plan_plays(
     tasks: Sequence[Task], split: str, budgets: Sequence[int], seeds: Sequence[int], announce: str
 ) -> list[Play]:
@@ -78,9 +69,7 @@ def curve(
 ) -> list[BudgetPoint]:
     """Success at each budget, ascending.
 
-    An episode that ended in an error counts as not successful. Intervals: with one seed Wilson's
-    on the number of tasks; with several a bootstrap over task means, or Wilson's where all task
-    means are equal and a bootstrap would have no width.
+    An episode that ended in an error counts as not successful. Intervals: `intervals.clustered`.
 
     Raises:
         BmrlError: the episodes are not each task once per seed.
@@ -88,21 +77,17 @@ def curve(
     budgets = sorted(budgets)
     turns, ends = _played(episodes, tasks, budgets, announce)
     limits = np.array(budgets)
-    solved = (ends == EndReason.SUCCESS) & (turns <= limits)  # (tasks, seeds, budgets)
+    solved = (ends == EndReason.SUCCESS) & (turns <= limits)
     # Cut off at the budget itself it would have ended for the budget, not for the context.
     context = (ends == EndReason.CONTEXT) & (turns < limits)
     means = solved.mean(axis=1)  # (tasks, budgets)
-    low, high = bootstrap(means)
     points = []
     for j, budget in enumerate(budgets):
-        success, interval = float(means[:, j].mean()), (float(low[j]), float(high[j]))
-        if solved.shape[1] == 1 or np.ptp(means[:, j]) == 0:
-            interval = wilson(success * len(tasks), len(tasks))
         points.append(
             BudgetPoint(
                 budget,
-                success,
-                *interval,
+                float(means[:, j].mean()),
+                *clustered(means[:, j]),
                 ceiling=ceiling(tasks, budget),
                 search_reference=search_reference(tasks, budget),
                 tasks=len(tasks),
@@ -110,6 +95,19 @@ def curve(
             )
         )
     return points
+
+
+def outcomes(
+    episodes: Iterable[Finished], task_ids: Sequence[str], budgets: Sequence[int], announce: str
+) -> NDArray[np.bool_]:
+    """Whether each task was solved within each budget, by seed: (tasks, seeds, budgets), budgets ascending.
+
+    Raises:
+        BmrlError: the episodes are not each task once per seed.
+    """
+    turns, ends = _played(episodes, [Task(task_id, "") for task_id in task_ids], sorted(budgets), announce)
+    solved: NDArray[np.bool_] = (ends == EndReason.SUCCESS) & (turns <= np.array(sorted(budgets)))
+    return solved
 
 
 def ceiling(tasks: Sequence[Task], budget: int) -> float | None:
@@ -131,47 +129,22 @@ def search_reference(tasks: Sequence[Task], budget: int) -> float | None:
 
 
 def area(points: Sequence[BudgetPoint]) -> float:
-    """Area under the curve over log2(budget), divided by its width: a mean success from 0 to 1.
+    """Area under the curve over log2(budget), divided by its width: a mean success from 0 to 1."""
+    return float(np.array([p.success for p in points]) @ area_weights([p.budget for p in points]))
+
+
+def area_weights(budgets: Sequence[int]) -> NDArray[np.float64]:
+    """What the success at each budget, ascending, counts in the area under the curve; they sum to 1.
 
     The axis is logarithmic because budgets are: from 4 to 8 turns is as large a change for an agent
     as from 16 to 32, and on a linear axis the largest budgets would be nearly all of the area.
     """
-    success = np.array([point.success for point in points])
-    if len(points) == 1:
-        return float(success[0])
-    places = np.log2([point.budget for point in points])
-    return float(np.trapezoid(success, places) / (places[-1] - places[0]))
-
-
-def paired(
-    before: Iterable[Finished],
-    after: Iterable[Finished],
-    tasks: Sequence[Task],
-    budgets: Sequence[int],
-    announce: str,
-) -> list[Gain]:
-    """Gain at each budget, ascending, and last the mean over the budgets, with 95 % intervals.
-
-    Task means over the seeds are subtracted task by task; tasks are resampled. Where all tasks
-    gain the same, a bootstrap would have no width: the interval then is what remains possible if
-    the share of unlike tasks is at most Wilson's upper limit for none seen.
-    """
-    budgets = sorted(budgets)
-    gains = []
-    for episodes in (before, after):
-        turns, ends = _played(episodes, tasks, budgets, announce)
-        gains.append(((ends == EndReason.SUCCESS) & (turns <= np.array(budgets))).mean(axis=1))
-    difference = gains[1] - gains[0]  # (tasks, budgets)
-    columns = np.column_stack([difference, difference.mean(axis=1)])
-    low, high = bootstrap(columns)
-    unlike = wilson(0, len(tasks))[1]
-    result = []
-    for j, budget in enumerate([*budgets, None]):
-        gain, interval = float(columns[:, j].mean()), (float(low[j]), float(high[j]))
-        if np.ptp(columns[:, j]) == 0:
-            interval = (gain - unlike * (gain + 1), gain + unlike * (1 - gain))
-        result.append(Gain(budget, gain, *interval))
-    return result
+    if len(budgets) == 1:
+        return np.ones(1)
+    widths = np.diff(np.log2(budgets))
+    # The trapezoid rule: each piece of the axis counts half at either end.
+    weights: NDArray[np.float64] = (np.append(widths, 0) + np.insert(widths, 0, 0)) / (2 * widths.sum())
+    return weights
 
 
 def result(
@@ -198,6 +171,7 @@ def result(
         if _field(episode, "end_reason") in ERRORS
     ]
     return {
+        "format": FORMAT,
         "target": target,
         "checkpoint": checkpoint,
         "split": split,
@@ -235,31 +209,6 @@ def table(result: Mapping[str, Any]) -> str:
     if result["errors"]:
         lines += ["", f"environment errors, counted as not solved: {result['errors']}"]
     return "\n".join(lines)
-
-
-def gain_table(before: Mapping[str, Any], after: Mapping[str, Any], gains: Sequence[Gain]) -> str:
-    """Two results of the same tasks side by side, with the paired gains, for the terminal."""
-    lines = [
-        f"{after['target']}: success over budgets on {after['split']}, {after['tasks']} tasks, "
-        f"{len(after['seeds'])} sampling seed{'s' * (len(after['seeds']) > 1)}",
-        f"before: {before['checkpoint']}, after: {after['checkpoint']}, paired by task",
-        "",
-        "budget   before    after     gain    95 % interval  ceiling  search reference",
-    ]
-    rows = [(row, new) for row, new in zip(before["budgets"], after["budgets"], strict=True)]
-    for (old, new), gain in zip(rows, gains[:-1], strict=True):
-        lines.append(
-            f"{new['budget']:>6}  {_percent(old['success']):>7}  {_percent(new['success']):>7}  "
-            f"{_points(gain)}  {_percent(new['ceiling']):>7}  {_percent(new['search_reference']):>16}"
-        )
-    lines.append(f"{'mean':>6}  {'':>7}  {'':>7}  {_points(gains[-1])}")
-    return "\n".join(lines)
-
-
-def _points(gain: Gain) -> str:
-    """A difference of shares, in points of a percent."""
-    interval = f"{100 * gain.low:+.1f} to {100 * gain.high:+.1f}"
-    return f"{100 * gain.gain:+7.1f}  {interval:>15}"
 
 
 def _percent(share: float | None) -> str:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bmrl import compare
 from bmrl.atomic import write_bytes
-from bmrl.envs.base import Task
 from bmrl.errors import BmrlError, UsageError
-from bmrl.evaluate import gain_table, paired
+from bmrl.evaluations import read
 from bmrl.metrics import MetricsFile
-from bmrl.run_folder import is_run, load_resolved, read_episodes
+from bmrl.run_folder import is_run, load_resolved
 
 # Okabe and Ito's colours, told apart by every kind of colour vision; lines differ in marker and
 # dash as well, for black and white.
@@ -58,11 +58,9 @@ def progress(run: Path) -> str | None:
     steps = sorted((run / "eval").glob("step-*.json"))
     if len(steps) < 2:
         return None
-    before, after = _evaluation(steps[0])[1], _evaluation(steps[-1])[1]
-    first, last = (read_episodes(path.with_suffix(".jsonl")) for path in (steps[0], steps[-1]))
-    tasks = [Task(name, "") for name in dict.fromkeys(str(episode["task_id"]) for episode in last)]
-    budgets = [row["budget"] for row in after["budgets"]]
-    return gain_table(before, after, paired(first, last, tasks, budgets, after["announce"]))
+    ends = compare.choose([[read(steps[0])], [read(steps[-1])]], [False, False])
+    before, after = (compare.load(name, [found]) for name, found in zip("AB", ends, strict=True))
+    return compare.table(compare.compare(before, after))
 
 
 def evaluations(run: Path) -> list[Evaluation]:

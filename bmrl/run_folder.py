@@ -21,7 +21,7 @@ from bmrl.atomic import (
 )
 from bmrl.errors import BmrlError, UsageError
 from bmrl.system import system_info as system_info
-from bmrl.types import Episode
+from bmrl.types import EndReason, Episode
 
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
@@ -102,6 +102,17 @@ def to_resume(base: Path, resolved: dict[str, Any], explicit: Path | None = None
     if lines:
         raise UsageError("\n".join(lines))
     return folder
+
+
+def recipe_differences(a: Path, b: Path) -> list[str]:
+    """Keys in which the recipes of two runs differ, apart from their seed, their name and what changes no episode.
+
+    Raises:
+        UsageError: one is no run.
+        BmrlError: files are damaged, or another version of bmrl wrote them.
+    """
+    differences = _differences(load_resolved(a), load_resolved(b))
+    return sorted(differences.keys() - FREE - {"seed", "name"})
 
 
 def refuse_other_games(folder: Path, games: Mapping[str, str]) -> None:
@@ -304,7 +315,7 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
             episode = json.loads(line)
             sound = isinstance(episode["task_id"], str) and isinstance(episode["turns"], list)
             sound = sound and isinstance(episode["budget"], int) and isinstance(episode["seed"], int)
-            sound = sound and {"end_reason", "success"} <= episode.keys()
+            sound = sound and isinstance(episode["success"], bool) and episode["end_reason"] in list(EndReason)
         except (ValueError, KeyError, TypeError):
             sound = False
         if not sound:

@@ -14,13 +14,12 @@ from bmrl.evaluate import (
     area,
     ceiling,
     curve,
-    paired,
     plan_plays,
     result,
     search_reference,
     table,
 )
-from bmrl.intervals import bootstrap, wilson
+from bmrl.intervals import bootstrap, bootstrap_difference, clustered, wilson
 from bmrl.run_folder import episode_line
 from bmrl.types import EndReason, Episode, Turn
 
@@ -112,11 +111,19 @@ def test_several_seeds_are_averaged_per_task_and_tasks_are_resampled():
     ]
     (point,) = curve(episodes, TASKS, [30], "none")
     assert point.success == 0.375
-    # 256 equally likely resamples, enumerated: the exact 2.5 % and 97.5 % quantiles.
-    means = np.array([1.0, 0.5, 0.0, 0.0])
-    exact = means[np.indices((4,) * 4).reshape(4, -1)].mean(axis=0)
-    low, high = np.quantile(exact, [0.025, 0.975])
-    assert (point.low, point.high) == (low, high)
+    # Variance of the mean of the task means: sum of squares 0.625^2 + 0.125^2 + 2 * 0.375^2 = 0.6875, / 3 / 4 = 0.0573.
+    # Independent plays that vary so: 0.375 * 0.625 / 0.0573 = 4.09, times (1.96 / 3.182)^2 of Student's t: 1.55;
+    # never fewer than the 4 tasks.
+    assert (point.low, point.high) == wilson(1.5, 4)
+
+
+def test_plays_that_agree_within_tasks_count_as_tasks_and_others_as_more():
+    # 40 tasks, two plays each. All agree: effective plays 0.25 / (0.25 / 39) * (1.96 / 2.0227)^2 = 36.6, so 40.
+    agree = np.array([0.0, 1.0] * 20)
+    assert clustered(agree) == wilson(20, 40)
+    # 10 of 0, 20 of 1/2, 10 of 1: variance 0.125 * 40 / 39 / 40 = 0.003205; 0.25 / 0.003205 = 78; with t 73.24.
+    mixed = np.array([0.0, 0.5, 0.5, 1.0] * 10)
+    assert clustered(mixed) == pytest.approx(wilson(36.62, 73.24), abs=1e-4)
 
 
 def test_equal_task_means_get_wilson_not_an_interval_without_width():
@@ -186,45 +193,22 @@ def test_bootstrap_covers_and_repeats():
     assert np.array_equal(low, again[0]) and np.array_equal(high, again[1])
 
 
-def test_paired_gain_per_budget_and_over_budgets():
-    before = [played("a", 9), played("b", 9), played("c", 30, "budget"), played("d", 3)]
-    after = [played("a", 4), played("b", 8), played("c", 30, "budget"), played("d", 30, "budget")]
-    # Budget 4: before d; after a: +1 a, -1 d -> 0. Budget 8: before d; after a, b -> (1+1-1)/4.
-    # Budget 30: before a, b, d; after a, b: -1/4. Mean (0 + 0.25 - 0.25) / 3 = 0.
-    gains = paired(before, after, TASKS, [30, 8, 4], "none")
-    assert [(g.budget, g.gain) for g in gains] == [
-        (4, 0.0),
-        (8, 0.25),
-        (30, -0.25),
-        (None, pytest.approx(0.0)),
-    ]
-    assert all(g.low < g.gain < g.high for g in gains)
+def test_few_tasks_widen_the_bootstrap():
+    # Hesterberg 2015: with 10 tasks the tails are Phi(-sqrt(10 / 9) * 2.262) = 0.00855 instead of 0.025. The means
+    # of ten resamples of normal values are nearly normal: half width 2.385 * 0.949 / sqrt(10) of the sample's sd.
+    values = np.random.default_rng(1).normal(size=(10, 1))
+    low, high = bootstrap(values)
+    assert (high - low)[0] / 2 == pytest.approx(2.385 * values.std() / 10**0.5, rel=0.06)
 
 
-def test_paired_beats_unpaired_where_tasks_differ_a_lot():
-    # 40 tasks, half easy, half hard; after solves 4 more. Paired: sd of the differences is
-    # sqrt(0.1 * 0.9) = 0.3, so the half width is about 1.96 * 0.3 / sqrt(40) = 0.093.
-    tasks = [task(str(i)) for i in range(40)]
-    before = [played(str(i), 4, "success" if i < 20 else "failure") for i in range(40)]
-    after = [played(str(i), 4, "success" if i < 24 else "failure") for i in range(40)]
-    gain = paired(before, after, tasks, [30], "none")[0]
-    assert gain.gain == pytest.approx(0.1)
-    assert 0 < gain.low < gain.high < 0.2 + 0.01
-    assert (gain.high - gain.low) / 2 == pytest.approx(0.093, abs=0.015)
-
-
-def test_equal_gains_still_have_an_interval():
-    before = [played(name, 30, "budget") for name in "abcd"]
-    after = [played(name, 4) for name in "abcd"]
-    gain = paired(before, after, TASKS, [30], "none")[0]
-    # Unlike tasks: at most z^2 / (4 + z^2) = 0.4899; each could have lost 1 where others gain 1.
-    assert (gain.gain, gain.high) == (1.0, 1.0)
-    assert gain.low == pytest.approx(1 - 2 * 0.4899, abs=1e-4)
-    none = paired(before, before, TASKS, [30], "none")[0]
-    assert (none.low, none.high) == (
-        pytest.approx(-0.4899, abs=1e-4),
-        pytest.approx(0.4899, abs=1e-4),
-    )
+def test_runs_are_resampled_with_the_tasks():
+    # Runs that differ by 1 for every task: a's two runs are 0 and 1, b's single run 1. Resampling two runs, both
+    # are 0 or both 1 a quarter of the time each: the difference runs from 0 to 1. Of one run alone there is no width.
+    a = np.stack([np.zeros((50, 1)), np.ones((50, 1))])
+    low, high = bootstrap_difference(a, np.ones((1, 50, 1)))
+    assert (low[0], high[0]) == (pytest.approx(0), pytest.approx(1))
+    low, high = bootstrap_difference(a[:1], np.ones((1, 50, 1)))
+    assert (low[0], high[0]) == (pytest.approx(1), pytest.approx(1))
 
 
 def evaluation(episodes=None, **changes):

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from bmrl import run_folder
 from bmrl.atomic import write_json
 from bmrl.errors import BmrlError, UsageError
-from bmrl.evaluate import Gain, gain_table
 from bmrl.metrics import MetricsFile
 from bmrl.report import _budgets_plot, _training_plot, evaluations, write
 
@@ -140,8 +139,7 @@ def test_every_key_of_an_evaluation_is_missed_by_name_not_by_accident(run):
 def _sound_or_named(run):
     try:
         write([run])
-        found = [result for _, result in evaluations(run)]
-        gain_table(found[0], found[-1], [Gain(None, 0.0, 0.0, 0.0)] * 4)
+        evaluations(run)
     except BmrlError as error:
         assert "step-000010.json: damaged" in str(error)
 

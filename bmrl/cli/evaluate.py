@@ -8,7 +8,7 @@ import click
 
 from bmrl.cli.clicks import Command
 from bmrl.cli.options import JSON
-from bmrl.errors import UsageError
+from bmrl.errors import BmrlError, UsageError
 
 
 def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
@@ -70,8 +70,13 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     metavar="DIR",
     help="Folder for the episodes; the run's eval/ by default.",
 )
+@click.option(
+    "--check-truncation",
+    is_flag=True,
+    help="Also play each budget anew and compare with one pass, episode by episode.",
+)
 @JSON
-def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
+def evaluate(target: str | None, as_json: bool, check_truncation: bool, **options: Any) -> None:
     """Measure success over budgets.
 
     TARGET is a run folder, a recipe, a model or adapter folder, `pocket`, or a player without a
@@ -110,9 +115,21 @@ def evaluate(target: str | None, as_json: bool, **options: Any) -> None:
             announce=options["announce"] or recipe.budget.announce,
             tasks=options["tasks"],
             out=options["out"],
+            check_truncation=check_truncation,
         )
     else:
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
-        result = run.evaluate(found, **options)
+        result = run.evaluate(found, **options, check_truncation=check_truncation)
     click.echo(json.dumps(result) if as_json else table(result))
+    if check_truncation:
+        _tell_truncation(result["truncation"], as_json)
+
+
+def _tell_truncation(found: dict[str, Any], as_json: bool) -> None:
+    from bmrl import truncation
+
+    if not as_json:
+        click.echo(f"\n{truncation.table(found)}")
+    if faults := truncation.faults(found):
+        raise BmrlError("\n".join(faults))

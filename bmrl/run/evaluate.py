@@ -1,11 +1,12 @@
 """Evaluating a policy: what a target is, playing it, and where the results go."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bmrl import checkpoint as checkpoints
-from bmrl import results, run_folder
+from bmrl import results, run_folder, truncation
 from bmrl.errors import UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.policy import Policy, load, with_adapter
@@ -16,7 +17,7 @@ from bmrl.run.progress import Progress
 from bmrl.sampler import LiveSampler
 from bmrl.target import Target
 from bmrl.trainer import Player
-from bmrl.types import Episode
+from bmrl.types import Episode, Play
 
 ROWS = 128  # episodes in flight at once, if the cache holds them
 
@@ -31,6 +32,7 @@ def evaluate(
     temperature: float | None,
     tasks: int | None,
     out: Path | None,
+    check_truncation: bool = False,
 ) -> dict[str, Any]:
     """Plays a target over budgets; the JSON object that ``bmrl eval --json`` prints.
 
@@ -43,6 +45,7 @@ def evaluate(
         temperature: 0 is greedy; the recipe's when None.
         tasks: only the first so many of the split.
         out: folder for the episodes; by default ``eval/`` of the run, if the target is one.
+        check_truncation: compare one pass with each budget played anew; the answer has it as ``truncation``.
 
     Raises:
         UsageError: no such split.
@@ -62,26 +65,35 @@ def evaluate(
         )
         player = make_player(recipe, policy, pool, rows=rows, announce=announce)
         progress = Progress(0)
+        budgets, seeds = list(budgets) or recipe.budget.eval, list(seeds) or [recipe.seed]
+        playing: dict[str, Any] = {
+            "temperature": recipe.rollout.temperature if temperature is None else temperature,
+            "on_episode": lambda _: progress.advance(),
+            "poll": poll,
+        }
         with progress.shown():
             episodes, answer = evaluate_policy(
                 player,
                 target=target.name,
                 checkpoint=checkpoint,
                 split=split,
-                budgets=list(budgets) or recipe.budget.eval,
-                seeds=list(seeds) or [recipe.seed],
-                temperature=recipe.rollout.temperature if temperature is None else temperature,
+                budgets=budgets,
+                seeds=seeds,
                 limit=tasks,
                 on_start=lambda total: progress.inner("episodes", total),
-                on_episode=lambda _: progress.advance(),
-                poll=poll,
+                **playing,
             )
+            if check_truncation:
+                chosen = pool.tasks(split)[:tasks]
+                progress.inner("to check", len(chosen) * len(seeds) * (1 + len(set(budgets))))
+                again = partial(play, player, **playing)
+                checked = truncation.check(again, chosen, split, budgets, seeds, player.announce)
     folder = out or (target.folder / "eval" if target.kind == "run" and target.folder else None)
     if folder is not None:
         name = results.name_of(answer, checkpoint)
         results.write(folder, name, episodes, answer)
         say(f"episodes: {folder / name}.jsonl")
-    return answer
+    return {**answer, "truncation": checked} if check_truncation else answer
 
 
 def evaluate_policy(
@@ -102,19 +114,7 @@ def evaluate_policy(
     tasks = player.pool.tasks(split)[:limit]
     plays = plan_plays(tasks, split, budgets, seeds, player.announce)
     on_start(len(plays))
-    episodes = rollout(
-        plays,
-        sampler=LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens),
-        chat=player.chat,
-        pool=player.pool,
-        turn_tokens=player.turn_tokens,
-        context_tokens=player.context_tokens,
-        temperature=temperature,
-        announce=player.announce,
-        purpose="eval",
-        on_episode=on_episode,
-        poll=poll,
-    )
+    episodes = play(player, plays, temperature=temperature, on_episode=on_episode, poll=poll)
     answer = result(
         episodes,
         tasks,
@@ -128,6 +128,30 @@ def evaluate_policy(
         sampling={"temperature": temperature, "turn_tokens": player.turn_tokens},
     )
     return episodes, answer
+
+
+def play(
+    player: Player,
+    plays: Sequence[Play],
+    *,
+    temperature: float,
+    on_episode: Callable[[Episode], None],
+    poll: Callable[[], None],
+) -> list[Episode]:
+    """The player's episodes of these plays."""
+    return rollout(
+        plays,
+        sampler=LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens),
+        chat=player.chat,
+        pool=player.pool,
+        turn_tokens=player.turn_tokens,
+        context_tokens=player.context_tokens,
+        temperature=temperature,
+        announce=player.announce,
+        purpose="eval",
+        on_episode=on_episode,
+        poll=poll,
+    )
 
 
 def evaluated(folder: Path, step: int) -> bool:
