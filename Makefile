@@ -54,7 +54,7 @@ $(SMOLLM2): $(STAMP)
 
 # What transformers' own chat server, `transformers serve`, needs beside transformers.
 $(SERVER): $(STAMP)
-	$(BIN)/python -m pip install --quiet "fastapi>=0.115,<1" "uvicorn>=0.30,<1" "openai>=1.98,<4"
+	$(BIN)/python -m pip install --quiet "fastapi>=0.115,<0.121" "uvicorn>=0.30,<0.55" "openai>=1.98,<2"
 	touch $@
 
 # Hours on two cores, nearly all of them in the competitors. TRL and vLLM have environments of their own, see

@@ -196,7 +196,6 @@ def test_a_fault_is_one_line_what_was_played_is_kept_and_the_same_command_goes_o
     ],
 )
 def test_a_server_that_is_not_there_is_told_at_once(run: Run, url: str, words: str) -> None:
-    began = time.monotonic()
     code, out, err = run(*command(url))
     assert (code, out) == (1, "")
     (told,) = [text for text in err.splitlines() if text.startswith("bmrl: ")]
@@ -204,7 +203,7 @@ def test_a_server_that_is_not_there_is_told_at_once(run: Run, url: str, words: s
     assert told.endswith(
         "; 0 of 3 tasks (0 of 3 episodes) were played, nothing to keep; the same command goes on from there"
     )
-    assert time.monotonic() - began < 30  # five tries more would take longer than the first
+    assert "cost: 1 requests, 0 of them retries" in err
     assert list(Path("eval").iterdir()) == []
 
 
@@ -278,12 +277,12 @@ def test_no_request_more_than_was_allowed(knowing: Knowing, run: Run, limit: int
 
 def test_no_token_more_than_was_allowed(knowing: Knowing, run: Run) -> None:
     with serving(knowing, delay_s=0.01) as server:
-        code, out, err = run(*command(server.url, "--max-tokens", "6000", concurrency=2))
+        code, out, err = run(*command(server.url, "--max-tokens", "3000", concurrency=2))
     assert (code, out) == (1, "")
-    assert "bmrl: --max-tokens 6,000: " in err and " are spent, the next request may take " in err
+    assert "bmrl: --max-tokens 3,000: " in err and " are spent, the next request may take " in err
     usages = [json.loads(page.body)["usage"] for page in server.answered.values()]
     spent = sum(usage["total_tokens"] for usage in usages)
-    assert 2000 < spent <= 6000
+    assert 2000 < spent <= 3000  # all of it would be 3,144
     assert f"{spent:,} are spent" in err
 
 
@@ -366,7 +365,9 @@ def test_what_was_evaluated_costs_nothing_again_and_other_settings_share_nothing
 def test_kill_and_the_same_command_equal_an_undisturbed_evaluation(knowing: Knowing, run: Run, tmp_path: Path) -> None:
     with serving(knowing, delay_s=0.05) as server:
         line = command(server.url, "--json", tasks=10, concurrency=3)
-        process = subprocess.Popen([sys.executable, "-m", "bmrl", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "bmrl", *line], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         # The file's first line says of which settings the others are.
         while b"".join(path.read_bytes() for path in Path("eval").glob("*.partial.jsonl")).count(b"\n") < 4:
             assert process.poll() is None, process.communicate()

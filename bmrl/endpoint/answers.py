@@ -1,7 +1,9 @@
 """What a chat server's answer says, or what is wrong with it. Pure functions."""
 
 import json
+import os
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -77,8 +79,11 @@ def _reason(error: BaseException) -> str:
         found = below
         if isinstance(found, BaseExceptionGroup):  # one for each address tried
             found = found.exceptions[0]
-    text = found.strerror if isinstance(found, OSError) and found.strerror else str(found) or str(error)
-    return _line(text).lower()
+    if not isinstance(found, OSError):
+        return _line(str(found) or str(error)).lower()
+    # asyncio puts the address there; names that cannot be resolved and TLS have numbers of their own.
+    own = isinstance(found, ssl.SSLError) or not found.errno or found.errno < 0
+    return _line(found.strerror or str(found) if own else os.strerror(found.errno or 0)).lower()
 
 
 def read(status: int, headers: Mapping[str, str], content: bytes, *, secret: str = "") -> Answer:

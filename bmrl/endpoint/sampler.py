@@ -219,8 +219,9 @@ class EndpointSampler:
                 if not helps or tries == endpoint.retries:
                     after = f" {tries + 1} times" if helps and tries else ""
                     raise BmrlError(f"{endpoint.url}: {fault.problem}{after}; {fault.hint}") from fault
-                if fault.problem not in self._said:
-                    self._said.add(fault.problem)
+                kind = fault.problem.partition(" (")[0]
+                if kind not in self._said:
+                    self._said.add(kind)
                     self._say(f"{endpoint.url}: {fault.problem}; trying again, at most {endpoint.retries} times each")
             tries += 1
             await asyncio.sleep(wait)
