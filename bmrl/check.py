@@ -15,6 +15,7 @@ from typing import Any
 from bmrl import budgets
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
+from bmrl.files import gguf_problem
 from bmrl.recipe import Recipe, resolved
 
 ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapter folder, or in a run
@@ -70,7 +71,7 @@ _ADMISSIBLE_CHAT = (230, 460)
 def fit(recipe: Recipe) -> Fit:
     """How the recipe's largest budget compares with its context; an estimate, see the sizes
     above."""
-    plain = recipe.model.name == "pocket" or recipe.model.new is not None or _writes_plain(recipe.model.name)
+    plain = recipe.model.new is not None or writes_plain(recipe.model.name)
     typical, long = _PLAIN if plain else _CHAT
     listed = recipe.env.args.get("admissible") is True
     more_typical, more_long = (_ADMISSIBLE_PLAIN if plain else _ADMISSIBLE_CHAT) if listed else (0, 0)
@@ -119,7 +120,9 @@ def missing(recipe: Recipe) -> list[str]:
     if hub and not on_disk(model.name):
         lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
     if model.new is None and model.name != "pocket" and _looks_local(model.name):
-        if not _exists(model.name):
+        if model.name.endswith(".gguf"):
+            lines += [f"model.name: {problem}"] if (problem := gguf_problem(model.name)) is not None else []
+        elif not _exists(model.name):
             train = "; train it first" if model.name.startswith("runs/") else ""
             lines.append(f"model.name: there is no {model.name} on this disk{train}")
         elif not _exists(f"{model.name}/config.json"):
@@ -164,8 +167,10 @@ def _looks_local(name: str) -> bool:
     return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1 or _exists(name)
 
 
-def _writes_plain(name: str) -> bool:
-    """Whether a model folder is one that bmrl made: no tags around its commands."""
+def writes_plain(name: str) -> bool:
+    """Whether a model is one that bmrl made: no tags around its commands."""
+    if name == "pocket":
+        return True
     try:
         config = json.loads((Path(name).expanduser() / "tokenizer_config.json").read_bytes())
     except (OSError, ValueError, RuntimeError):

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bmrl.budgets import announcement
-from bmrl.chat import Chat
 from bmrl.envs.pool import Failed, Pool, Reply
 from bmrl.seeds import stream
 from bmrl.types import Completion, EndReason, Episode, Play, Turn
@@ -36,9 +35,26 @@ class Sampler(Protocol):
 
     def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None: ...
 
-    def step(self, *, temperature: float, stop_ids: frozenset[int]) -> list[tuple[int, Completion]]: ...
+    def step(self, *, temperature: float, stop_ids: frozenset[int]) -> Sequence[tuple[int, Completion | None]]:
+        """What was completed; None where it turned out that the turn does not fit into the context."""
+        ...
 
     def drop(self, row: int) -> None: ...
+
+
+class Speech(Protocol):
+    """Text <-> ids of whatever generates. See ``chat.Chat`` for what the calls mean."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]: ...
+
+    def opening(self, observation: str) -> tuple[int, ...]: ...
+
+    def following(self, observation: str, *, stopped: bool) -> tuple[int, ...]: ...
+
+    def text(self, token_ids: tuple[int, ...]) -> str: ...
+
+    def parse_action(self, text: str, *, stopped: bool) -> str: ...
 
 
 @dataclass(slots=True)
@@ -73,7 +89,7 @@ def rollout(
     plays: Sequence[Play],
     *,
     sampler: Sampler,
-    chat: Chat,
+    chat: Speech,
     pool: Pool,
     turn_tokens: int,
     context_tokens: int,
@@ -171,8 +187,11 @@ def rollout(
         completed = sampler.step(temperature=temperature, stop_ids=chat.stop_ids)
         tokens += 1
         for row, completion in completed:
-            turn = _act(live[row], completion, chat)
             deciding.remove(row)
+            if completion is None:
+                end(row, EndReason.CONTEXT)
+                continue
+            turn = _act(live[row], completion, chat)
             timed(pool.step, row, turn.action)
             asked.append((row, tokens))
     return [episodes[i] for i in range(len(plays))]
@@ -206,7 +225,7 @@ def _observe(state: _Live, answer: Reply) -> None:
         )
 
 
-def _act(state: _Live, completion: Completion, chat: Chat) -> Turn:
+def _act(state: _Live, completion: Completion, chat: Speech) -> Turn:
     """Books a completed action; whether it is valid is judged by what was admissible before it."""
     text = chat.text(completion.token_ids)
     action = chat.parse_action(text, stopped=completion.stopped)

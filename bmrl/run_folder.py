@@ -187,6 +187,13 @@ def checkpoints(folder: Path) -> dict[int, Path]:
     return {int(match[1]): path for path, match in names if match}
 
 
+def step_of(path: Path) -> int | None:
+    """The step of a checkpoint in a run; None for any other path."""
+    path = path.absolute()
+    match = _CHECKPOINT.fullmatch(path.name)
+    return int(match[1]) if match and path.parent.name == "checkpoints" and is_run(path.parent.parent) else None
+
+
 def forget_after(folder: Path, step: int) -> None:
     """Removes episodes and evaluations of later steps, which a resumed run plays again."""
     for path in (*(folder / "episodes").glob("step-*"), *(folder / "eval").glob("step-*")):
@@ -287,9 +294,10 @@ def episode_line(episode: Episode) -> dict[str, Any]:
     }
 
 
-def write_lines(path: Path, episodes: Iterable[Episode]) -> Path:
-    """Write episodes as JSONL, atomically."""
-    lines = (json.dumps(episode_line(episode), allow_nan=False) for episode in episodes)
+def write_lines(path: Path, episodes: Iterable[Episode | Mapping[str, Any]]) -> Path:
+    """Write episodes, or what ``episode_line`` made of them, as JSONL, atomically."""
+    plain = (episode_line(one) if isinstance(one, Episode) else one for one in episodes)
+    lines = (json.dumps(line, allow_nan=False) for line in plain)
     write_bytes(path, "".join(line + "\n" for line in lines).encode())
     return path
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
-from bmrl.check import refuse_missing
+from bmrl.check import refuse_missing, writes_plain
 from bmrl.envs import beyond_own_limit, names
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import recipes_path
+from bmrl.files import gguf_problem, recipes_path
 from bmrl.recipe import Recipe, unknown_splits
 from bmrl.recipe import load as load_recipe
 
@@ -22,14 +22,14 @@ class Target:
 
     Attributes:
         name: as results call it.
-        kind: where its weights are; a baseline has none.
+        kind: where its weights are; a baseline has none, those of an endpoint are elsewhere.
         recipe: its settings: model, environment, chat, context.
         folder: of the run, or of the adapter; else None.
         step: which checkpoint of a run; None is its newest undamaged one.
     """
 
     name: str
-    kind: Literal["run", "recipe", "adapter", "model", "baseline"]
+    kind: Literal["run", "recipe", "adapter", "model", "baseline", "endpoint"]
     recipe: Recipe
     folder: Path | None = None
     step: int | None = None
@@ -42,16 +42,20 @@ def find(
     *,
     turns: int | None = None,
     world: str | None = None,
+    turn_tokens: int | None = None,
+    served: str | None = None,
 ) -> Target:
     """What a name means.
 
     Args:
-        target: run folder, recipe, adapter folder, model folder, hub id, ``pocket`` or a baseline; None takes the
-            newest run in ``runs/``, or ``pocket`` without one.
+        target: run folder or checkpoint in it, recipe, adapter folder, model folder, GGUF file, hub id, ``pocket`` or
+            a baseline; None takes the newest run in ``runs/``, or ``pocket`` without one.
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
         turns: the largest budget that is to be played, if not the recipe's.
         world: environment to play in, with its embedded games, in place of the target's own.
+        turn_tokens: most tokens of an action, in place of the target's own.
+        served: name of a model behind an endpoint; ``target`` then is the recipe or run whose settings count.
 
     Raises:
         UsageError: no such target, checkpoint, split or environment, or a budget that the environment itself cuts
@@ -60,10 +64,16 @@ def find(
     """
     if world is not None and world not in names():
         raise UsageError(f"--env: unknown environment {world!r}; known: {', '.join(names())}")
-    if target is None:
-        newest = run_folder.newest(Path("runs"))
-        target = "pocket" if newest is None else str(newest)
-    found = _find(target, checkpoint)
+    if served is not None:
+        found = Target(served, "endpoint", _settings(served, chat=True) if target is None else _recipe(target))
+    else:
+        if target is None:
+            newest = run_folder.newest(Path("runs"))
+            target = "pocket" if newest is None else str(newest)
+        found = _find(target, checkpoint)
+    if turn_tokens is not None:
+        rollout = found.recipe.rollout.model_copy(update={"turn_tokens": turn_tokens})
+        found = replace(found, recipe=found.recipe.model_copy(update={"rollout": rollout}))
     if world not in (None, found.recipe.env.name):
         env = found.recipe.env.model_copy(update={"name": world, "args": {"source": "embedded"}})
         found = replace(found, recipe=found.recipe.model_copy(update={"env": env}))
@@ -82,9 +92,11 @@ def _find(target: str, checkpoint: str) -> Target:
     path = Path(target)
     if run_folder.is_run(path):
         return _run(path, checkpoint)
+    if (inside := run_folder.step_of(path)) is not None and checkpoint == "last":
+        return _run(path.absolute().parent.parent, str(inside))
     if checkpoint != "last":
         raise UsageError(f"--checkpoint {checkpoint}: {target} is no run folder, it has no checkpoints")
-    if target.endswith((".yaml", ".yml")) or (not path.exists() and recipes_path(f"{target}.yaml").is_file()):
+    if _names_recipe(target):
         recipe = load_recipe(packaged.find(target))
         if recipe.model.new is not None:
             raise UsageError(f"{target} makes a new model; train it with `bmrl sft {target}`, then evaluate its run")
@@ -94,33 +106,64 @@ def _find(target: str, checkpoint: str) -> Target:
         base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")
         if not base:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
-        return Target(path.resolve().name, "adapter", _settings(str(base)), path)
+        return Target(path.resolve().name, "adapter", _settings(str(base), chat=not writes_plain(str(base))), path)
     hub_id = target.count("/") == 1 and not path.exists() and not path.parent.exists()
     if target in BASELINES:
         return Target(target, "baseline", _settings("pocket"))
-    if target == "pocket" or hub_id:
+    if target == "pocket":
         return Target(target, "model", _settings(target))
+    if target.endswith(".gguf"):
+        if (problem := gguf_problem(target)) is not None:
+            raise UsageError(problem)
+        return Target(path.name, "model", _settings(target, chat=True))
+    if hub_id:
+        return Target(target, "model", _settings(target, chat=True))
     if (path / "config.json").is_file():
-        return Target(path.resolve().name, "model", _settings(target))
+        return Target(path.resolve().name, "model", _settings(target, chat=not writes_plain(target)))
     known = ", ".join(("pocket", *BASELINES))
     raise UsageError(
-        f"{target}: neither a run, a recipe, an adapter or model folder, a hub id (owner/name) nor one of {known}"
+        f"{target}: neither a run, a recipe, an adapter or model folder, a .gguf file, a hub id (owner/name) nor one "
+        f"of {known}"
     )
 
 
-def _settings(model: str) -> Recipe:
-    """Settings for a target that brings none: those of the quickstart."""
+def _names_recipe(target: str) -> bool:
+    return target.endswith((".yaml", ".yml")) or (
+        not Path(target).exists() and recipes_path(f"{target}.yaml").is_file()
+    )
+
+
+def _recipe(target: str) -> Recipe:
+    """The settings of a recipe or of a run, for a model that is elsewhere."""
+    if run_folder.is_run(Path(target)):
+        return _resolved(Path(target))
+    if _names_recipe(target):
+        return load_recipe(packaged.find(target))
+    raise UsageError(f"{target}: with --endpoint, TARGET is a recipe or a run whose settings count; leave it out")
+
+
+def _settings(model: str, *, chat: bool = False) -> Recipe:
+    """Settings for a target that brings none: those of the quickstart, for a chat model with the sizes of one."""
     recipe = load_recipe(recipes_path("quickstart.yaml"))
-    return recipe.model_copy(update={"model": recipe.model.model_copy(update={"name": model, "adapter": None})})
+    section, rollout = recipe.model.model_copy(update={"name": model, "adapter": None}), recipe.rollout
+    if chat:
+        sizes = load_recipe(recipes_path("alfworld_mix.yaml"))
+        section = section.model_copy(update={"context_tokens": sizes.model.context_tokens})
+        rollout = rollout.model_copy(update={"turn_tokens": sizes.rollout.turn_tokens})
+    return recipe.model_copy(update={"model": section, "rollout": rollout})
 
 
-def _run(folder: Path, checkpoint: str) -> Target:
+def _resolved(folder: Path) -> Recipe:
     try:
-        recipe = Recipe.model_validate(run_folder.load_resolved(folder))
+        return Recipe.model_validate(run_folder.load_resolved(folder))
     except ValueError as error:  # pydantic's is one
         raise BmrlError(
             f"{folder / run_folder.RESOLVED}: no recipe of this bmrl; restore the file, or use the bmrl that wrote it"
         ) from error
+
+
+def _run(folder: Path, checkpoint: str) -> Target:
+    recipe = _resolved(folder)
     steps = sorted(run_folder.checkpoints(folder / "checkpoints"))
     if not steps:
         raise UsageError(f"{folder}: no checkpoint yet; let it train on with --resume")

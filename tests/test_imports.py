@@ -22,6 +22,7 @@ LAYERS = [
         "budgets",
         "chat",
         "checkpoint",
+        "endpoint",
         "envs",
         "intervals",
         "kv_cache",
@@ -56,7 +57,7 @@ TORCH = {
 }
 READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
-DEFERRED = {"matplotlib", "rich", "scipy"}
+DEFERRED = {"httpx", "matplotlib", "rich", "scipy"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
 
 

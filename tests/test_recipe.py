@@ -99,7 +99,7 @@ BAD = [
     ),
     (
         "model: {name: null}",
-        "r.yaml:4: model.name: expected text, got null; hub id, local model folder, or `pocket`, "
+        "r.yaml:4: model.name: expected text, got null; hub id, local model folder, .gguf file, or `pocket`, "
         "the embedded policy; a label when `new` is given (default pocket)",
     ),
     (

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from bmrl.cli import endpoint as endpoints
 from bmrl.cli.clicks import Command
 from bmrl.cli.options import JSON
 from bmrl.errors import BmrlError, UsageError
@@ -63,25 +64,33 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     callback=_temperature,
     help="Sampling temperature; 0 is greedy.",
 )
+@click.option(
+    "--turn-tokens",
+    type=click.IntRange(1, 65_536),
+    metavar="N",
+    help="Most tokens of an action; as in the target's recipe by default.",
+)
 @click.option("--tasks", type=click.IntRange(min=1), metavar="N", help="Only the first N tasks of the split.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
     metavar="DIR",
-    help="Folder for the episodes; the run's eval/ by default.",
+    help="Folder for the episodes; the run's eval/ by default, eval/ with --endpoint.",
 )
 @click.option(
     "--check-truncation",
     is_flag=True,
     help="Also play each budget anew and compare with one pass, episode by episode.",
 )
+@endpoints.options
 @JSON
 def evaluate(target: str | None, as_json: bool, check_truncation: bool, **options: Any) -> None:
     """Measure success over budgets.
 
-    TARGET is a run folder, a recipe, a model or adapter folder, `pocket`, or a player without a
-    model: `expert`, `oracle`, `random`. Without one it is the newest run, and without any run the
-    embedded pocket policy.
+    TARGET is a run folder or a checkpoint in it, a recipe, a model or adapter folder, a .gguf file, a
+    hub id, `pocket`, or a player without a model: `expert`, `oracle`, `random`. Without one it is the
+    newest run, and without any run the embedded pocket policy. With --endpoint, TARGET is a recipe or
+    a run whose settings count; see docs/evaluation.md.
     """
     for name in ("budgets", "seeds"):
         options[name] = sorted(set(options[name]))
@@ -92,18 +101,23 @@ def evaluate(target: str | None, as_json: bool, check_truncation: bool, **option
     from bmrl import target as targets
     from bmrl.evaluate import table
 
+    checkpoint, turn_tokens = options.pop("checkpoint"), options.pop("turn_tokens")
+    served = endpoints.endpoint(options, checkpoint)
     found = targets.find(
         target,
-        options.pop("checkpoint"),
+        checkpoint,
         options["split"],
         turns=max(options["budgets"], default=None),
         world=options.pop("world"),
+        turn_tokens=turn_tokens,
+        served=served and served.model,
     )
     if found.kind == "baseline":
         from bmrl import baselines
 
-        if options["temperature"] is not None:
-            raise UsageError(f"--temperature: {found.name} is no model, it samples nothing")
+        for name, value in (("temperature", options["temperature"]), ("turn-tokens", turn_tokens)):
+            if value is not None:
+                raise UsageError(f"--{name}: {found.name} is no model, it samples nothing")
         recipe = found.recipe
         result = baselines.evaluate(
             found.name,
@@ -120,7 +134,12 @@ def evaluate(target: str | None, as_json: bool, check_truncation: bool, **option
     else:
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
-        result = run.evaluate(found, **options, check_truncation=check_truncation)
+        if served is None:
+            result = run.evaluate(found, **options, check_truncation=check_truncation)
+        elif check_truncation:
+            raise UsageError("--check-truncation: a server does not say the same twice; leave it out with --endpoint")
+        else:
+            result = run.evaluate_endpoint(found, served, **options)
     click.echo(json.dumps(result) if as_json else table(result))
     if check_truncation:
         _tell_truncation(result["truncation"], as_json)

@@ -12,7 +12,7 @@ from torch import nn
 
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import data_path
+from bmrl.files import data_path, gguf_problem
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
 
@@ -58,7 +58,7 @@ def load(
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
 
     Args:
-        name: ``pocket``, a local folder, or a hub id.
+        name: ``pocket``, a local folder, a ``.gguf`` file, whose weights are made whole again, or a hub id.
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -91,28 +91,35 @@ def load(
 
 
 def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Tokenizer and model of a folder or hub id; everything that is wrong with them is one line."""
+    """Tokenizer and model of a folder, GGUF file or hub id; everything that is wrong with them is one line."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+    file: dict[str, str] = {}
+    if where.endswith(".gguf"):
+        if (problem := gguf_problem(where)) is not None:
+            raise BmrlError(f"model.name: {problem}")
+        path = Path(where).expanduser()
+        where, file = str(path.parent), {"gguf_file": path.name}
     try:
-        config = AutoConfig.from_pretrained(where)
+        config = AutoConfig.from_pretrained(where, **file)
         _check_kind(name, config)
         # SDPA leaves out the capping of attention scores (Gemma 2).
         capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
-        tokenizer = AutoTokenizer.from_pretrained(where)
+        tokenizer = AutoTokenizer.from_pretrained(where, **file)
         causal, found = AutoModelForCausalLM.from_pretrained(
             where,
             attn_implementation="eager" if capped else "sdpa",
             use_safetensors=True,
             output_loading_info=True,
             ignore_mismatched_sizes=True,  # reported below, with the name
+            **file,
             **options,
         )
     except UsageError:
         raise
     except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
         if Path(where).is_dir():
-            problem = one_line(error).replace(where, name)
+            problem = one_line(error).replace(where, str(Path(name).parent) if file else name)
             raise BmrlError(f"model.name: {name} cannot be loaded: {problem}; are its files complete?") from error
         raise BmrlError(
             f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
@@ -124,6 +131,9 @@ def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
             f"model.name: {name} cannot be loaded: its weights do not fit its config.json; {odd[0]} is "
             f"{'missing' if found['missing_keys'] else 'of another shape'}; download the model again"
         )
+    if file:  # whole weights, whatever the configuration remembers of their quantization
+        causal.hf_quantizer, causal.is_quantized = None, False
+        causal.config.__dict__.pop("quantization_config", None)
     return tokenizer, causal
 
 
