@@ -48,6 +48,7 @@ class _Live:
     Attributes:
         index: its place among the plays.
         shown, added: what the turn under way showed, as text and as ids.
+        unread: ids of turns decided beforehand, which the sampler has not been given yet.
     """
 
     index: int
@@ -57,6 +58,8 @@ class _Live:
     admissible: frozenset[str] | None = None
     shown: str = ""
     added: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
+    begun: bool = False
     tokens: int = 0
     stopped: bool = True
     turns: list[Turn] = field(default_factory=list)
@@ -117,7 +120,7 @@ def rollout(
 
     def end(row: int, reason: EndReason, error: str = "") -> None:
         state = live.pop(row)
-        if state.turns:
+        if state.begun:
             sampler.drop(row)
         free.append(row)
         if error and state.index not in retried:
@@ -160,12 +163,17 @@ def rollout(
                 )
                 if state.tokens + len(state.added) + turn_tokens > context_tokens:
                     reason = EndReason.CONTEXT
-            if reason is None:
-                sampler.begin(row, state.added, state.draws.random(turn_tokens))
-                deciding.add(row)
-            else:
+            if reason is not None:
                 end(row, reason, answer.error if isinstance(answer, Failed) else "")
-        if (free and queue) or not deciding:
+            elif len(state.turns) < len(state.play.prefix):
+                timed(pool.step, row, _decided(state, chat).action)
+                asked.append((row, tokens))
+            else:
+                sampler.begin(row, (*state.unread, *state.added), state.draws.random(turn_tokens))
+                state.begun, state.unread = True, ()
+                deciding.add(row)
+        due_now = bool(asked) and tokens - asked[0][1] >= lag  # in a prefix, with environments that answer at once
+        if (free and queue) or due_now or not deciding:
             continue  # before the next token, whoever can play does
 
         completed = sampler.step(temperature=temperature, stop_ids=chat.stop_ids)
@@ -204,6 +212,19 @@ def _observe(state: _Live, answer: Reply) -> None:
             valid=last.valid,
             reward=float(answer.step.reward),
         )
+
+
+def _decided(state: _Live, chat: Chat) -> Turn:
+    """Books the next command of the prefix as a turn of which nothing was sampled."""
+    action = state.play.prefix[len(state.turns)]
+    valid = bool(action) if state.admissible is None else action in state.admissible
+    ids = (*state.added, *chat.answer(action))
+    turn = Turn(state.shown, ids, action, action, (), (), valid, 0.0)
+    state.turns.append(turn)
+    state.unread += ids
+    state.stopped = True
+    state.tokens += len(ids)
+    return turn
 
 
 def _act(state: _Live, completion: Completion, chat: Chat) -> Turn:

@@ -10,6 +10,7 @@ import click
 
 from bmrl import __version__
 from bmrl.cli.clicks import Group, problems
+from bmrl.cli.diagnose import diagnose
 from bmrl.cli.evaluate import evaluate
 from bmrl.cli.games import games
 from bmrl.cli.recipes import check, new, recipes
@@ -28,7 +29,7 @@ def bmrl(debug: bool) -> None:
     """
 
 
-for _command in (train, sft, evaluate, report, check, recipes, new, games):
+for _command in (train, sft, evaluate, diagnose, report, check, recipes, new, games):
     bmrl.add_command(_command)
 
 

@@ -10,6 +10,7 @@ from bmrl.policy.adapter import (
     with_adapter,
     with_new_adapter,
 )
+from bmrl.policy.continuations import continuation_logprobs
 from bmrl.policy.load import load, new_model, save_model
 from bmrl.policy.logprobs import token_logprobs
 from bmrl.policy.model import Policy, seeded
@@ -19,6 +20,7 @@ __all__ = [
     "Policy",
     "Swaps",
     "add_reference",
+    "continuation_logprobs",
     "for_sampling",
     "load",
     "new_model",

@@ -1,0 +1,7 @@
+"""What did training improve: single decisions, recovery from errors, or endurance? No torch; see docs/diagnosis.md."""
+
+from bmrl.diagnose.diagnosis import Diagnosis, Settings, World, diagnose
+from bmrl.diagnose.player import Player
+from bmrl.diagnose.tables import tables
+
+__all__ = ["Diagnosis", "Player", "Settings", "World", "diagnose", "tables"]
