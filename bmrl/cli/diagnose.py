@@ -9,6 +9,7 @@ import click
 from bmrl.cli.clicks import Command
 from bmrl.cli.evaluate import checkpoint, temperature
 from bmrl.cli.options import JSON
+from bmrl.errors import UsageError
 
 _POSITIVE = click.IntRange(min=1)
 
@@ -115,10 +116,13 @@ def diagnose(target: str | None, against: str | None, as_json: bool, **options: 
     turns, world = max(options["budgets"], default=None), options.pop("world")
     mine, other = options.pop("checkpoint"), options.pop("against_checkpoint")
     a = targets.find(target, mine, options["split"], turns=turns, world=world)
-    b = targets.find(against, other) if against is not None else None
+    b = targets.start_of(a) if against is None else targets.find(against, other)
+    for found in (a, b):
+        if found.kind == "baseline":
+            raise UsageError(f"{found.name} has no model to be diagnosed; name a run, an adapter, a model or a recipe")
 
     from bmrl import run  # imports torch: only now that targets and command are known to be good
     from bmrl.diagnose import tables
 
-    result = run.diagnose_targets(a, run.against_start(a) if b is None else b, **options)
+    result = run.diagnose_targets(a, b, **options)
     click.echo(json.dumps(result) if as_json else tables(result))

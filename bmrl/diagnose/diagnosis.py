@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -49,7 +48,7 @@ class Settings:
         states: of each source in each bank.
         samples: actions drawn at a state where the probability of each cannot be had.
         strengths: how many actions are forced, to see the recovery; empty forces none.
-        bank: file of a bank to use.
+        bank: one to use, of the same tasks; else one is drawn.
     """
 
     budgets: Sequence[int]
@@ -58,7 +57,7 @@ class Settings:
     states: int = 40
     samples: int = 8
     strengths: Sequence[int] = (1, 2, 4, 8)
-    bank: Path | None = None
+    bank: Bank | None = None
 
     @property
     def most(self) -> int:
@@ -115,15 +114,10 @@ def diagnose(
         on_part: told what begins (progress).
 
     Raises:
-        UsageError: there is nothing to play, or the bank does not fit.
-        BmrlError: the bank is damaged.
+        UsageError: there is nothing to play.
     """
     if not world.tasks:
         raise UsageError(f"{world.split} of {world.name} holds no tasks; choose another --split")
-    stored = None
-    if settings.bank is not None:
-        ids = [task.task_id for task in world.tasks]
-        stored = banks.read(settings.bank, env=world.name, split=world.split, split_hash=world.split_hash, tasks=ids)
     work = _Work(
         world,
         settings,
@@ -140,7 +134,7 @@ def diagnose(
     bank = None
     if work.referee.by and work.referee.lists:
         on_part("bank of states")
-        bank = stored or _bank(work)
+        bank = settings.bank or _bank(work)
     result = {
         "diagnosis_format": FORMAT,
         "env": world.name,

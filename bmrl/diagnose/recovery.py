@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 from bmrl.diagnose.bank import State
@@ -172,6 +173,7 @@ def rows(
                         "mode": mode,
                         "k": k,
                         "budget": budget,
+                        "lost": fmean(disturbances[n].lost for n in chosen) if plans else None,
                         "undisturbed": pair(ta, tb),
                         "disturbed": pair(da, db),
                         "ratio": ratio_pair((da, ta), (db, tb)),

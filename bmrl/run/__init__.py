@@ -1,8 +1,8 @@
 """Composition root: recipe -> objects -> loop. The only place that hands a recipe's values on."""
 
-from bmrl.run.diagnose import against_start, diagnose_targets
+from bmrl.run.diagnose import diagnose_targets
 from bmrl.run.evaluate import evaluate
 from bmrl.run.sft import sft
 from bmrl.run.train import train
 
-__all__ = ["against_start", "diagnose_targets", "evaluate", "sft", "train"]
+__all__ = ["diagnose_targets", "evaluate", "sft", "train"]

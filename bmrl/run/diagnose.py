@@ -11,8 +11,7 @@ from typing import Any
 
 from bmrl import envs, run_folder
 from bmrl.atomic import write_json
-from bmrl.diagnose import Diagnosis, Settings, World, diagnose
-from bmrl.errors import UsageError
+from bmrl.diagnose import Bank, Diagnosis, Settings, World, diagnose, read_bank
 from bmrl.policy import continuation_logprobs
 from bmrl.rollout import rollout
 from bmrl.run.compose import cache_rows, make_player, make_pool, say
@@ -81,19 +80,6 @@ class PolicyPlayer:
         return found
 
 
-def against_start(target: Target) -> Target:
-    """The policy that a run's own training started from.
-
-    Raises:
-        UsageError: the target is no run, or its run made a new model.
-    """
-    if target.kind != "run":
-        raise UsageError(f"--against: {target.name} is no run, it has no start to be compared with; name a policy")
-    if target.recipe.model.new is not None:
-        raise UsageError(f"--against: {target.name} made a new model, which started from nothing; name a policy")
-    return Target(f"{target.name} at its start", "recipe", target.recipe)
-
-
 def diagnose_targets(
     a: Target,
     b: Target,
@@ -115,20 +101,18 @@ def diagnose_targets(
     Both play in A's environment, with A's budgets, announcement and temperature; chat and context are their own.
 
     Args:
-        a, b: from `target.find`, or `against_start`.
+        a, b: from `target.find`, or `target.start_of`; no baselines.
         budgets, split, seeds, announce, temperature: those of A's recipe when empty or None.
         tasks: only the first so many of the split.
-        states, samples, strengths, bank: see `diagnose.Settings`.
+        states, samples, strengths: see `diagnose.Settings`.
+        bank: file of a bank to use.
         out: folder for the results; by default ``diagnosis/`` of A's run, if it is one.
 
     Raises:
-        UsageError: a target has no model, no such split, or the bank is of other games.
+        UsageError: no such split, or the bank is of other games.
         BmrlError: a target cannot be loaded, or the bank is damaged.
     """
     recipe = a.recipe
-    for target in (a, b):
-        if target.kind == "baseline":
-            raise UsageError(f"{target.name} is no policy with a model; diagnose takes runs, adapters and models")
     settings = Settings(
         budgets=sorted(budgets or recipe.budget.eval),
         seeds=list(seeds) or [recipe.seed],
@@ -136,11 +120,12 @@ def diagnose_targets(
         states=states,
         samples=samples,
         strengths=sorted(strengths),
-        bank=bank,
     )
     heat = recipe.rollout.temperature if temperature is None else temperature
     with interruptible() as poll, make_pool(recipe, slots=ROWS) as pool:
         world = _world(a, split or recipe.env.eval_split, tasks)
+        if bank is not None:  # before anything is loaded
+            settings = replace(settings, bank=_stored(bank, world))
         loaded = [load_policy(target) for target in (a, replace(b, recipe=_in_world_of(a, b)))]
         names = [{"name": t.name, "checkpoint": step} for t, (_, step) in zip((a, b), loaded, strict=True)]
         progress = Progress(0)
@@ -173,6 +158,11 @@ def diagnose_targets(
 def _in_world_of(a: Target, target: Target) -> Any:
     """A target's recipe with A's environment."""
     return target.recipe.model_copy(update={"env": a.recipe.env})
+
+
+def _stored(path: Path, world: World) -> Bank:
+    ids = [task.task_id for task in world.tasks]
+    return read_bank(path, env=world.name, split=world.split, split_hash=world.split_hash, tasks=ids)
 
 
 def _world(target: Target, split: str, limit: int | None) -> World:
