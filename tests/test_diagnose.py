@@ -156,7 +156,11 @@ def test_on_track_has_no_error_behind_it_and_after_error_has_one_just_behind():
     for state in drawn():
         errors = referee().read(FOUR, state.prefix).errors
         assert errors[-1] if state.bank == AFTER_ERROR else not any(errors)
-        assert set(state.commands) == {"forward", "stray"} if state.bank == ON_TRACK else {"return", "wander"}
+        if state.bank == ON_TRACK:
+            assert state.commands == {"forward": "progress", "stray": "regress"}
+        else:  # what was accepted at the opening is judged, too
+            invalid = {"forward": "invalid", "stray": "invalid"}
+            assert state.commands == {"return": "progress", "wander": "ineffective"} | invalid
 
 
 def test_an_expert_without_errors_has_them_forced_and_a_clumsy_policy_has_its_own():
@@ -369,13 +373,13 @@ def test_the_same_seed_gives_the_same_diagnosis_and_another_one_another():
 def test_exact_and_sampled_masses_agree():
     a, b = Scripted(0.2, 0.6, "a"), Scripted(0.4, 0.3, "b")
     exact = diagnosed(a, b, exact=True, strengths=())
-    sampled = diagnosed(a, b, samples=60, strengths=())
+    sampled = diagnosed(a, b, samples=20, strengths=())
     assert exact["single_step"]["mass"] == {"a": "exact", "b": "exact"}
     assert sampled["single_step"]["mass"] == {"a": "sampled", "b": "sampled"}
     assert exact["headline"]["single_step"]["a"]["value"] == pytest.approx(0.2)
     assert exact["headline"]["recovery"]["b"]["value"] == pytest.approx(0.3)
-    # 90 states x 60 draws: standard error 0.4 / sqrt(5400) = 0.0054.
-    assert sampled["headline"]["single_step"]["a"]["value"] == pytest.approx(0.2, abs=0.02)
+    # 90 states x 20 draws: standard error 0.4 / sqrt(1800) = 0.0094.
+    assert sampled["headline"]["single_step"]["a"]["value"] == pytest.approx(0.2, abs=0.03)
 
 
 def test_a_given_bank_is_used_and_not_drawn_again():

@@ -2,8 +2,9 @@
 
 from bmrl.diagnose.bank import Bank
 from bmrl.diagnose.bank import read as read_bank
-from bmrl.diagnose.diagnosis import Diagnosis, Settings, World, diagnose
+from bmrl.diagnose.diagnosis import Diagnosis, diagnose
 from bmrl.diagnose.player import Player
 from bmrl.diagnose.tables import tables
+from bmrl.diagnose.world import Settings, World
 
 __all__ = ["Bank", "Diagnosis", "Player", "Settings", "World", "diagnose", "read_bank", "tables"]

@@ -28,7 +28,7 @@ class State:
         source: whose play led there: ``expert``, ``a`` or ``b``.
         forced: the last action was forced, for the source had too few states after errors of its own.
         prefix: the actions that led there.
-        commands: what the environment would accept -> its kind.
+        commands: what the environment would accept here, or did at the opening of the game -> its kind.
         distance: fewest turns to the goal; None where unknown.
     """
 
@@ -41,7 +41,7 @@ class State:
     forced: bool = False
 
     def kind(self, action: str) -> str:
-        """The kind of an action here; what would not be accepted is invalid."""
+        """The kind of an action here; what is not among the commands is invalid."""
         return self.commands.get(action, "invalid")
 
 
@@ -222,7 +222,9 @@ def _choose(places: Sequence[_Place], count: int, shuffle: Any, ranges: Sequence
 
 
 def _state_of(referee: Referee, bank: str, source: str, place: _Place, *, forced: bool = False) -> State:
-    commands = referee.accepted(place.task, place.prefix)
+    # What was accepted at the opening is judged, too: it may be refused here for a reason that nobody could know.
+    now = referee.accepted(place.task, place.prefix)
+    commands = list(dict.fromkeys([*now, *referee.accepted(place.task, ())]))
     kinds = [outcome.kind for outcome in referee.outcomes(place.task, place.prefix, commands)]
     distance = referee.distances(place.task, place.prefix)[-1]
     kind_of = dict(zip(commands, kinds, strict=True))

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 from bmrl.diagnose import bank as banks
@@ -11,68 +10,13 @@ from bmrl.diagnose.bank import AFTER_ERROR, ON_TRACK, Bank, State
 from bmrl.diagnose.figures import Tally, pair
 from bmrl.diagnose.player import Player
 from bmrl.diagnose.transcripts import Referee, Transcript
-from bmrl.envs import Env, Explorer, Judge, Task
-from bmrl.errors import UsageError
+from bmrl.diagnose.world import Settings, World, explored
+from bmrl.envs import Task
+from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import plan_plays
 from bmrl.types import Episode
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class World:
-    """Where it is played.
-
-    Attributes:
-        env: of its own for the diagnosis, which plays transcripts again in it.
-        judge, expert: make a judge and an exploring expert from an opening; None where the environment has none.
-    """
-
-    name: str
-    env: Env
-    split: str
-    split_hash: str
-    tasks: Sequence[Task]
-    judge: Callable[[str], Judge] | None = None
-    expert: Callable[[str, Random], Explorer] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How much is played.
-
-    Attributes:
-        budgets: turns.
-        seeds: every task is played once for each.
-        announce: what the players are told of their budget.
-        states: of each source in each bank.
-        samples: actions drawn at a state where the probability of each cannot be had.
-        strengths: how many actions are forced, to see the recovery; empty forces none.
-        bank: one to use, of the same tasks; else one is drawn.
-    """
-
-    budgets: Sequence[int]
-    seeds: Sequence[int] = (0,)
-    announce: str = "none"
-    states: int = 40
-    samples: int = 8
-    strengths: Sequence[int] = (1, 2, 4, 8)
-    bank: Bank | None = None
-
-    @property
-    def most(self) -> int:
-        """The largest budget."""
-        return max(self.budgets)
-
-    @property
-    def told(self) -> bool:
-        """Whether each budget has to be played."""
-        return self.announce != "none"
-
-    @property
-    def passes(self) -> list[int]:
-        """Budgets that are played."""
-        return sorted(self.budgets) if self.told else [self.most]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,25 +138,16 @@ def _bank(work: _Work) -> Bank:
     world, settings = work.world, work.settings
     played = {name: [transcript for _, transcript in _at_most(work, name)] for name in ("a", "b")}
     if world.expert is not None:
-        expert = [work.referee.read(task, _explored(world, task, world.expert, settings.most)) for task in world.tasks]
-        played = {"expert": expert, **played}
+        try:
+            found = [explored(world, task, world.expert, settings.most) for task in world.tasks]
+        except BmrlError as error:
+            work.missing.append(f"the exploring expert cannot play these games ({error}): the bank is of A and B only")
+        else:
+            read = [work.referee.read(task, actions) for task, actions in zip(world.tasks, found, strict=True)]
+            played = {"expert": read, **played}
     ranges = resilience.turn_ranges(settings.most)
     states = banks.draw(played, work.referee, count=settings.states, seed=settings.seeds[0], ranges=ranges)
     return Bank(world.name, world.split, world.split_hash, tuple(states))
-
-
-def _explored(world: World, task: Task, expert: Callable[[str, Random], Explorer], most: int) -> list[str]:
-    """What the exploring expert does."""
-    # Keyed as in the baselines: its first play of the search reference.
-    player = expert(world.env.reset(task), Random(f"search/{task.task_id}/0"))
-    actions: list[str] = []
-    while len(actions) < most:
-        actions.append(player.act())
-        step = world.env.step(actions[-1])
-        if step.terminated:
-            break
-        player.observe(actions[-1], step.observation)
-    return actions
 
 
 def _curve(work: _Work) -> list[dict[str, Any]]:

@@ -51,7 +51,8 @@ class Referee:
     Args:
         env: gives the same answers whenever it is asked the same.
         judge: makes a judge from an opening text; None where the environment has none.
-        tasks: what is to be judged; the first tells what the environment can do.
+        tasks: what is to be judged. A judge that cannot read the goal of one of them judges none; the first one
+            tells what the environment can do.
 
     Attributes:
         by: who judges: ``transcript``, ``planner``, or None.
@@ -61,16 +62,11 @@ class Referee:
 
     def __init__(self, env: Env, judge: Callable[[str], Judge] | None, tasks: Sequence[Task]) -> None:
         self._env = env
-        opening = env.reset(tasks[0])
+        self._judge = judge if judge and _readable(env, judge, tasks) else None
+        env.reset(tasks[0])
         self.plans = env.distance() is not None
         self.lists = env.admissible is not None
-        if judge is not None:
-            try:
-                judge(opening)
-            except BmrlError:  # a goal that it cannot read
-                judge = None
-        self._judge = judge
-        self.by = "transcript" if judge else "planner" if self.plans else None
+        self.by = "transcript" if self._judge else "planner" if self.plans else None
 
     def read(self, task: Task, actions: Sequence[str]) -> Transcript:
         """Judges the actions of an episode."""
@@ -119,6 +115,16 @@ class Referee:
             step = env.step(command)
             kind = branch.take(command, accepted, step, env.distance())
             yield Outcome(kind if self.by else "", branch.distance, step.terminated)
+
+
+def _readable(env: Env, judge: Callable[[str], Judge], tasks: Sequence[Task]) -> bool:
+    """Whether the judge can read the goals of all tasks."""
+    try:
+        for task in tasks:
+            judge(env.reset(task))
+    except BmrlError:
+        return False
+    return True
 
 
 class Scribe:

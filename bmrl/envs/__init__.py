@@ -47,7 +47,12 @@ EXPLORERS = {
     "textworld_treasure": "bmrl.envs.textworld.expert:Expert",
 }
 # name -> module:class that judges what an action was; see `judge`.
-JUDGES = {"alfworld": "bmrl.envs.alfworld.kinds:Judge"}
+JUDGES = {
+    "alfworld": "bmrl.envs.alfworld.kinds:Judge",
+    "textworld_coin": "bmrl.envs.textworld.kinds:Judge",
+    "textworld_cooking": "bmrl.envs.textworld.kinds:Judge",
+    "textworld_treasure": "bmrl.envs.textworld.kinds:Judge",
+}
 
 # name -> package that it is played with, and that the extra of its name installs.
 PACKAGES = {
