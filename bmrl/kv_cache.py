@@ -226,11 +226,10 @@ def _ragged_attention(
     parts = []
     for piece in ragged.pieces:
         own = queries[:, :, piece.at : piece.end].view(kv_heads, shared, piece.rows, piece.count, size)
+        own = own.permute(2, 0, 1, 3, 4).reshape(piece.rows, kv_heads, -1, size)
         places, width = slice(piece.place, piece.place + piece.rows), piece.width
-        read = _attend(
-            own.permute(2, 0, 1, 3, 4).reshape(piece.rows, kv_heads, -1, size), key[places, :, :width], value[places, :, :width],
-            ragged.mask(piece, shared, query.dtype, sliding_window), scaling, softcap,
-        )  # fmt: skip
+        mask = ragged.mask(piece, shared, query.dtype, sliding_window)
+        read = _attend(own, key[places, :, :width], value[places, :, :width], mask, scaling, softcap)
         parts.append(read.view(piece.rows, heads, piece.count, -1).transpose(1, 2).reshape(-1, heads, read.shape[3]))
     if tokens > ragged.pieces[-1].end:  # what fills the forward up is nobody's
         parts.append(query.new_zeros(tokens - ragged.pieces[-1].end, heads, value.shape[3]))

@@ -52,6 +52,8 @@ class Speech(Protocol):
 
     def following(self, observation: str, *, stopped: bool) -> tuple[int, ...]: ...
 
+    def answer(self, action: str) -> tuple[int, ...]: ...
+
     def text(self, token_ids: tuple[int, ...]) -> str: ...
 
     def parse_action(self, text: str, *, stopped: bool) -> str: ...
@@ -64,6 +66,7 @@ class _Live:
     Attributes:
         index: its place among the plays.
         shown, added: what the turn under way showed, as text and as ids.
+        unread: ids of turns decided beforehand, which the sampler has not been given yet.
     """
 
     index: int
@@ -73,6 +76,8 @@ class _Live:
     admissible: frozenset[str] | None = None
     shown: str = ""
     added: tuple[int, ...] = ()
+    unread: tuple[int, ...] = ()
+    begun: bool = False
     tokens: int = 0
     stopped: bool = True
     turns: list[Turn] = field(default_factory=list)
@@ -133,7 +138,7 @@ def rollout(
 
     def end(row: int, reason: EndReason, error: str = "") -> None:
         state = live.pop(row)
-        if state.turns:
+        if state.begun:
             sampler.drop(row)
         free.append(row)
         if error and state.index not in retried:
@@ -176,12 +181,17 @@ def rollout(
                 )
                 if state.tokens + len(state.added) + turn_tokens > context_tokens:
                     reason = EndReason.CONTEXT
-            if reason is None:
-                sampler.begin(row, state.added, state.draws.random(turn_tokens))
-                deciding.add(row)
-            else:
+            if reason is not None:
                 end(row, reason, answer.error if isinstance(answer, Failed) else "")
-        if (free and queue) or not deciding:
+            elif len(state.turns) < len(state.play.prefix):
+                timed(pool.step, row, _decided(state, chat).action)
+                asked.append((row, tokens))
+            else:
+                sampler.begin(row, (*state.unread, *state.added), state.draws.random(turn_tokens))
+                state.begun, state.unread = True, ()
+                deciding.add(row)
+        due_now = bool(asked) and tokens - asked[0][1] >= lag  # in a prefix, with environments that answer at once
+        if (free and queue) or due_now or not deciding:
             continue  # before the next token, whoever can play does
 
         completed = sampler.step(temperature=temperature, stop_ids=chat.stop_ids)
@@ -223,6 +233,19 @@ def _observe(state: _Live, answer: Reply) -> None:
             valid=last.valid,
             reward=float(answer.step.reward),
         )
+
+
+def _decided(state: _Live, chat: Speech) -> Turn:
+    """Books the next command of the prefix as a turn of which nothing was sampled."""
+    action = state.play.prefix[len(state.turns)]
+    valid = bool(action) if state.admissible is None else action in state.admissible
+    ids = (*state.added, *chat.answer(action))
+    turn = Turn(state.shown, ids, action, action, (), (), valid, 0.0)
+    state.turns.append(turn)
+    state.unread += ids
+    state.stopped = True
+    state.tokens += len(ids)
+    return turn
 
 
 def _act(state: _Live, completion: Completion, chat: Speech) -> Turn:

@@ -88,6 +88,19 @@ def find(
     return found
 
 
+def start_of(target: Target) -> Target:
+    """The policy that a run's own training started from.
+
+    Raises:
+        UsageError: the target is no run, or its run made a new model.
+    """
+    if target.kind != "run":
+        raise UsageError(f"--against: {target.name} is no run, it has no start to be compared with; name a policy")
+    if target.recipe.model.new is not None:
+        raise UsageError(f"--against: {target.name} made a new model, which started from nothing; name a policy")
+    return Target(f"{target.name} at its start", "recipe", target.recipe)
+
+
 def _find(target: str, checkpoint: str) -> Target:
     path = Path(target)
     if run_folder.is_run(path):

@@ -40,7 +40,8 @@ class Turn:
     """One observation -> one generated action -> one environment step.
 
     ``observation_ids`` holds only the tokens this turn *added* before the action, so the concatenation
-    of ``observation_ids + action_ids`` over the turns is exactly what the sampler saw and sampled.
+    of ``observation_ids + action_ids`` over the turns is exactly what the sampler saw and sampled. A turn that was
+    decided beforehand was only read: all of its tokens are ``observation_ids``.
     """
 
     observation: str
@@ -109,7 +110,9 @@ class Play:
 
     Attributes:
         task: what to play, an environment's task; it has a ``task_id``.
-        budget: the most turns allowed; the same for all plays of a group.
+        budget: the most turns allowed, those of the prefix included; the same for all plays of a group.
+        prefix: commands that are already decided. The environment is taken through them; the policy reads them as if
+            it had given them, in the words of its chat. None of their tokens counts as sampled.
     """
 
     step: int
@@ -119,6 +122,7 @@ class Play:
     split: str
     seed: int
     budget: int
+    prefix: tuple[str, ...] = ()
 
     def ended(self, reason: EndReason, turns: tuple[Turn, ...], final_observation: str, error: str = "") -> Episode:
         """What was played of it."""

@@ -6,9 +6,10 @@ import pytest
 
 from bmrl.envs.alfworld.expert import Expert
 from bmrl.envs.alfworld.game import game_from_record
-from bmrl.envs.alfworld.kinds import KINDS, Judge, judged, kinds, oracle
+from bmrl.envs.alfworld.kinds import Judge, judged, kinds, oracle
 from bmrl.envs.alfworld.splits import read_split
 from bmrl.envs.alfworld.twin import Twin
+from bmrl.envs.base import KINDS
 from bmrl.errors import BmrlError
 
 KITCHEN = ("cabinet 1", "countertop 1", "fridge 1", "microwave 1", "sinkbasin 1")

@@ -202,6 +202,43 @@ def test_eval_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
     }
 
 
+def test_diagnose_hands_on_what_was_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+
+    def diagnose_targets(a: Any, b: Any, **options: Any) -> dict[str, Any]:
+        made.append((a, b, options))
+        return {"a": a.name}
+
+    monkeypatch.setattr(bmrl, "run", SimpleNamespace(diagnose_targets=diagnose_targets), raising=False)
+    arguments = "diagnose quickstart --against pocket --budget 8 --budget 4 --force 0 --force 2 --states 3 --json"
+    code, out, _ = run(*arguments.split())
+    assert (code, json.loads(out)) == (0, {"a": "quickstart"})
+    ((a, b, options),) = made
+    assert (a.kind, b.kind) == ("recipe", "model")
+    given = {"budgets": [4, 8], "strengths": [2], "states": 3, "samples": 8, "bank": None, "seeds": []}
+    assert given.items() <= options.items()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("nowhere --against pocket", "nowhere: neither a run"),
+        ("pocket --against nowhere", "nowhere: neither a run"),
+        ("pocket", "--against: pocket is no run, it has no start to be compared with; name a policy"),
+        ("pocket --against expert", "expert has no model to be diagnosed"),
+        ("pocket --against pocket --split nosuch", "--split: "),
+        ("pocket --against pocket --checkpoint best", "--checkpoint best: pocket is no run folder"),
+        ("pocket --against pocket --budget 0", "--budget"),
+        ("pocket --against pocket --temperature nan", "--temperature"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_one_line(run: Run, arguments: str, told: str) -> None:
+    code, out, err = run("diagnose", *arguments.split())
+    assert (code, out) == (2, "")
+    (line,) = [line for line in err.splitlines() if "Usage" not in line and "Try" not in line]
+    assert told in line
+
+
 FAILURES: list[tuple[BaseException, int, str]] = [
     (BmrlError("w.safetensors: damaged; install again"), 1, "bmrl: w.safetensors: damaged; install again\n"),
     (Interrupted("saved step 3; go on with --resume"), 130, "bmrl: saved step 3; go on with --resume\n"),

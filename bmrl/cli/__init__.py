@@ -11,6 +11,7 @@ import click
 from bmrl import __version__
 from bmrl.cli.clicks import Group, problems
 from bmrl.cli.compare import compare
+from bmrl.cli.diagnose import diagnose
 from bmrl.cli.evaluate import evaluate
 from bmrl.cli.games import games
 from bmrl.cli.recipes import check, new, recipes
@@ -29,7 +30,7 @@ def bmrl(debug: bool) -> None:
     """
 
 
-for _command in (train, sft, evaluate, compare, report, check, recipes, new, games):
+for _command in (train, sft, evaluate, compare, diagnose, report, check, recipes, new, games):
     bmrl.add_command(_command)
 
 

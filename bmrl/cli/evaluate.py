@@ -12,13 +12,15 @@ from bmrl.cli.options import JSON
 from bmrl.errors import BmrlError, UsageError
 
 
-def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
+def checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
+    """Refuses what names no checkpoint."""
     if value not in ("last", "best") and not (value.isascii() and value.isdecimal() and len(value) < 10):
         raise click.BadParameter(f"{value!r} is none of last, best and a step number")
     return value
 
 
-def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+def temperature(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    """Refuses what is no temperature."""
     if value is not None and not 0 <= value <= 100:  # not so of nan, either
         raise click.BadParameter(f"{value} is not in the range 0<=x<=100")
     return value
@@ -49,7 +51,7 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     metavar="last|best|STEP",
     default="last",
     show_default=True,
-    callback=_checkpoint,
+    callback=checkpoint,
     help="Which checkpoint of a run.",
 )
 @click.option(
@@ -61,7 +63,7 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     "--temperature",
     type=float,
     metavar="T",
-    callback=_temperature,
+    callback=temperature,
     help="Sampling temperature; 0 is greedy.",
 )
 @click.option(

@@ -46,6 +46,9 @@ class Texts:
     def following(self, observation: str, *, stopped: bool) -> tuple[int, ...]:
         return _ids(observation)
 
+    def answer(self, action: str) -> tuple[int, ...]:
+        raise ValueError("a served model is asked for its own turns only: plays with a prefix cannot be served")
+
     def text(self, token_ids: Sequence[int]) -> str:
         return "".join(map(chr, token_ids))
 

@@ -5,7 +5,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, Self, cast
 
 from bmrl.envs.base import Env, Shown, Step, Task
 from bmrl.envs.installed import chosen, installed, package
@@ -21,6 +21,7 @@ __all__ = [
     "demonstrations",
     "explorer",
     "instructions",
+    "judge",
     "make",
 ]
 
@@ -44,6 +45,13 @@ EXPLORERS = {
     "textworld_coin": "bmrl.envs.textworld.expert:Expert",
     "textworld_cooking": "bmrl.envs.textworld.expert:Expert",
     "textworld_treasure": "bmrl.envs.textworld.expert:Expert",
+}
+# name -> module:class that judges what an action was; see `judge`.
+JUDGES = {
+    "alfworld": "bmrl.envs.alfworld.kinds:Judge",
+    "textworld_coin": "bmrl.envs.textworld.kinds:Judge",
+    "textworld_cooking": "bmrl.envs.textworld.kinds:Judge",
+    "textworld_treasure": "bmrl.envs.textworld.kinds:Judge",
 }
 
 # name -> package that it is played with, and that the extra of its name installs.
@@ -198,6 +206,11 @@ class Explorer(Protocol):
     def observe(self, action: str, observation: str) -> None: ...
 
 
+def explores(name: str) -> bool:
+    """Whether an environment has an exploring expert."""
+    return _of(name, EXPLORERS, "explorer") is not None
+
+
 def explorer(name: str, opening: str, rng: Random) -> Explorer:
     """The exploring expert of an environment, at the start of a game.
 
@@ -213,6 +226,27 @@ def explorer(name: str, opening: str, rng: Random) -> Explorer:
     if cls is None:
         raise UsageError(f"{name} has no exploring expert; known: {', '.join(EXPLORERS)}")
     return cast(Explorer, cls(opening, rng))
+
+
+class Judge(Protocol):
+    """Follows one transcript and says of each action what it was, by what the transcript has revealed."""
+
+    def judge(self, action: str, observation: str) -> str:
+        """The kind of an action, one of ``base.KINDS``, by what was known before it; its answer is noted."""
+        ...
+
+    def fork(self) -> Self:
+        """An independent copy."""
+        ...
+
+
+def judge(name: str) -> Callable[[str], Judge] | None:
+    """What makes a judge of a game's transcript from its opening text; None if the environment has none.
+
+    Args:
+        name: a key of `JUDGES`, or an environment whose class has a ``judge``.
+    """
+    return cast(Callable[[str], Judge] | None, _of(name, JUDGES, "judge"))
 
 
 def instructions(name: str) -> str:

@@ -8,6 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+# What an action was, by what its transcript has revealed.
+INVALID = "invalid"  # the environment refused it, and nothing was learned from that
+INEFFECTIVE = "ineffective"  # accepted, but it showed nothing new and brought nothing nearer
+REDUNDANT = "redundant"  # a look at a place that had been searched, or visited, already
+SEARCH = "search"  # it could show something unseen
+PROGRESS = "progress"  # the goal is nearer, by what has been seen
+REGRESS = "regress"  # the goal is farther, by what has been seen
+KINDS = (INVALID, INEFFECTIVE, REDUNDANT, SEARCH, PROGRESS, REGRESS)
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -74,7 +83,7 @@ class Env(Protocol):
         splits(): names of its splits, so that a wrong one is told before anything runs.
         max_turns: turns after which it ends an episode by itself; larger budgets are refused. None: never.
         reward_range: lowest and highest reward of a step; (0, 1) where it is not said.
-        explorer(opening, rng), demonstrations(...): see the functions of that name in ``bmrl.envs``.
+        explorer(opening, rng), demonstrations(...), judge(opening): see the functions of that name in ``bmrl.envs``.
     """
 
     admissible: tuple[str, ...] | None

@@ -7,6 +7,7 @@ from bmrl.policy.adapter import (
     with_adapter,
     with_new_adapter,
 )
+from bmrl.policy.continuations import continuation_logprobs
 from bmrl.policy.linear import for_sampling, swapped
 from bmrl.policy.load import load, new_model, save_model
 from bmrl.policy.logprobs import token_logprobs
@@ -16,6 +17,7 @@ from bmrl.policy.packed import with_packing
 __all__ = [
     "Policy",
     "add_reference",
+    "continuation_logprobs",
     "for_sampling",
     "load",
     "new_model",

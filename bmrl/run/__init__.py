@@ -1,8 +1,9 @@
 """Composition root: recipe -> objects -> loop. The only place that hands a recipe's values on."""
 
+from bmrl.run.diagnose import diagnose_targets
 from bmrl.run.endpoint import evaluate_endpoint
 from bmrl.run.evaluate import evaluate
 from bmrl.run.sft import sft
 from bmrl.run.train import train
 
-__all__ = ["evaluate", "evaluate_endpoint", "sft", "train"]
+__all__ = ["diagnose_targets", "evaluate", "evaluate_endpoint", "sft", "train"]

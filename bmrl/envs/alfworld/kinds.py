@@ -17,14 +17,7 @@ from bmrl.envs.alfworld.game import Game, Goal, layout
 from bmrl.envs.alfworld.memory import Memory, thing_class
 from bmrl.envs.alfworld.tables import tables
 from bmrl.envs.alfworld.twin import REFUSED, Twin
-
-INVALID = "invalid"  # the environment refused it, and nothing was learned from that
-INEFFECTIVE = "ineffective"  # accepted, but it showed nothing new and brought nothing nearer
-REDUNDANT = "redundant"  # a look at a place that had been searched, or visited, already
-SEARCH = "search"  # it could show something unseen
-PROGRESS = "progress"  # the goal is nearer, by what has been seen
-REGRESS = "regress"  # the goal is farther, by what has been seen
-KINDS = (INVALID, INEFFECTIVE, REDUNDANT, SEARCH, PROGRESS, REGRESS)
+from bmrl.envs.base import INEFFECTIVE, INVALID, PROGRESS, REDUNDANT, REGRESS, SEARCH
 
 _UNSEEN = "unseen"  # class of the imagined places; ALFWorld has none of that name
 
@@ -105,8 +98,14 @@ class Judge:
         self._memory = Memory(without_commands(opening))
         self._visited: set[str] = set()
 
+    def fork(self) -> "Judge":
+        """An independent copy: to judge several actions from one state."""
+        other = Judge.__new__(Judge)
+        other._goal, other._memory, other._visited = self._goal, self._memory, set(self._visited)
+        return other
+
     def judge(self, action: str, observation: str) -> str:
-        """The kind of an action, one of `KINDS`, by what was known before it; its answer is noted."""
+        """The kind of an action, one of `bmrl.envs.base.KINDS`, by what was known before it; its answer is noted."""
         action, text = action.strip(), without_commands(observation)
         before, after = self._memory, self._memory.fork()
         after.note(action, text)

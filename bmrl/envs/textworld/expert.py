@@ -5,6 +5,7 @@ cuts, and that a way out that leads nowhere known may lead to what is missing.
 """
 
 import re
+from collections.abc import Iterator
 from random import Random
 
 from bmrl.envs.textworld.memory import Memory
@@ -37,7 +38,7 @@ class Expert:
     """
 
     def __init__(self, opening: str, rng: Random, *, tidy: bool = False) -> None:
-        text = _without_commands(opening)
+        text = without_commands(opening)
         found = next((_TASK.fullmatch(line) for line in text.split("\n") if line.startswith("Your task is to:")), None)
         if found is None:
             raise BmrlError("the exploring expert cannot read the task in the opening")
@@ -50,7 +51,7 @@ class Expert:
 
     def observe(self, action: str, observation: str) -> None:
         """Take note of the answer to an action, its own or a forced one."""
-        self.memory.note(action.strip(), _without_commands(observation))
+        self.memory.note(action.strip(), without_commands(observation))
 
     def act(self) -> str:
         """The next command; `searching` then says whether it only looks for something."""
@@ -59,11 +60,36 @@ class Expert:
         view, recipe = self.memory.view, self.memory.recipe
         if self.wanted is None and recipe is None:
             return self._read() or self._search()
-        goal = Goal(self.wanted or "", recipe or (), "kitchen")
+        goal = self.goal
         try:
             return walk(view, errands(view, goal))[0]
         except Missing:
             return self._at_hand(goal) or self._search()
+
+    def ways(self) -> Iterator[tuple[str, str, list[str]]]:
+        """Room, name and all commands from here of each place not yet looked into that can be got to."""
+        view = self.memory.view
+        for room, place, commands in self._places():
+            todo = Errands(view)
+            todo.add("", room, 0)
+            try:
+                yield room, place, [*walk(view, todo)[:-1], *commands]
+            except Missing:
+                continue
+
+    def distance(self) -> int | None:
+        """Fewest turns to the goal by what is known; None where something needed is still to be found."""
+        if self.wanted is None and self.memory.recipe is None:
+            return None
+        try:
+            return len(walk(self.memory.view, errands(self.memory.view, self.goal)))
+        except Missing:
+            return None
+
+    @property
+    def goal(self) -> Goal:
+        """What wins, as far as it is known."""
+        return Goal(self.wanted or "", self.memory.recipe or (), "kitchen")
 
     def _read(self) -> str | None:
         """Go and read the cookbook, where its place is known."""
@@ -89,13 +115,7 @@ class Expert:
         if view.locked and not memory.carried:
             return "inventory"
         best: tuple[float, str] | None = None
-        for room, place, commands in self._places():
-            todo = Errands(view)
-            todo.add("", room, 0)
-            try:
-                way = [*walk(view, todo)[:-1], *commands]
-            except Missing:
-                continue
+        for room, place, way in self.ways():
             cost = len(way) * self._weight(room, place)
             if best is None or cost < best[0]:
                 best = cost, way[0]
@@ -165,5 +185,6 @@ class Expert:
             self.memory.view.locked[box] = next(untried, None)
 
 
-def _without_commands(text: str) -> str:
+def without_commands(text: str) -> str:
+    """A text without the list of commands that the agent may be shown."""
     return text.partition("\nCommands: ")[0]
