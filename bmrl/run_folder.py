@@ -249,7 +249,7 @@ def _reason(error: Exception) -> str:
 
 
 def episode_line(episode: Episode) -> dict[str, Any]:
-    """An episode as it stands in a file: token fields are counts."""
+    """An episode as it stands in a file: token fields are counts, ``logprob`` is that of a turn's text in nats."""
     return {
         "step": episode.step,
         "group": episode.group,
@@ -268,6 +268,8 @@ def episode_line(episode: Episode) -> dict[str, Any]:
                 "reward": turn.reward,
                 "observation_tokens": len(turn.observation_ids),
                 "action_tokens": len(turn.action_ids),
+                # Rounded: what is left over differs with the rows that were computed together.
+                "logprob": round(sum(turn.logprobs), 4) if turn.logprobs else None,
             }
             for turn in episode.turns
         ],

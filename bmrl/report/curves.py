@@ -1,0 +1,189 @@
+"""Charts of evaluations: success over budgets, gain, turns used."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from bmrl.report.charts import Chart, budget_axis, interval_bars, of_step, percent, points
+from bmrl.report.figure import COLOURS, DASHES, INK, MARKERS
+from bmrl.report.read import Evaluation, Source
+from bmrl.run_folder import read_episodes
+
+
+def charts(source: Source) -> list[Chart]:
+    """Those of one run; none without an evaluation."""
+    if not source.found:
+        return []
+    gain = [_gain_chart(source)] if source.gains else []
+    return [budgets_chart(source.found), *gain, *_used_charts(source.found)]
+
+
+def budgets_chart(found: Sequence[Evaluation]) -> Chart:
+    """Success over budgets: first and last evaluation, and what is possible."""
+    last = found[-1].result
+    ends = found[-1:] if len(found) == 1 else (found[0], found[-1])
+
+    def draw(axes: Any) -> None:
+        styles = ((1, "-"),) if len(ends) == 1 else ((0, "--"), (1, "-"))
+        for one, (place, dash) in zip(ends, styles, strict=True):
+            _curve(axes, one.result, f"{of_step(one.step)} (95 % interval)", place, dash)
+        references(axes, last)
+        budget_axis(axes, [row["budget"] for one in ends for row in one.result["budgets"]])
+
+    head = (
+        "budget",
+        *(of_step(one.step) for one in ends),
+        "95 % interval",
+        "ceiling",
+        "search reference",
+        "context ends",
+    )
+    rows = [
+        (
+            str(row["budget"]),
+            *(percent(one.result["budgets"][at]["success"]) for one in ends),
+            f"{percent(row['low'])} to {percent(row['high'])}",
+            *(percent(row.get(key)) for key in ("ceiling", "search_reference", "context")),
+        )
+        for at, row in enumerate(last["budgets"])
+    ]
+    return Chart(
+        "success_over_budgets",
+        "Success over budgets",
+        f"Share of the {last['tasks']} tasks of {last['split']} solved within a budget of turns, with 95 % intervals. "
+        "The ceiling is what a shortest plan with full knowledge solves; the exploring expert must find things as the "
+        "agent must.",
+        draw,
+        (head, *rows),
+    )
+
+
+def comparison_chart(sources: Sequence[Source]) -> Chart | None:
+    """The last curves of several runs; None where fewer than two were measured alike."""
+    shown = [source for source in sources if source.found]
+    if len(shown) < 2:
+        return None
+    lasts = [source.found[-1].result for source in shown]
+    same = {(result["split"], result.get("split_hash"), result["tasks"], result["announce"]) for result in lasts}
+
+    def draw(axes: Any) -> None:
+        for n, (source, result) in enumerate(zip(shown, lasts, strict=True)):
+            _curve(axes, result, source.name, n % len(COLOURS), DASHES[n % len(DASHES)])
+        if len(same) == 1:
+            references(axes, lasts[0])
+        budget_axis(axes, [row["budget"] for result in lasts for row in result["budgets"]])
+
+    warning = (
+        ""
+        if len(same) == 1
+        else " They were not measured alike (split, tasks or announcement differ): compare with care."
+    )
+    return Chart(
+        "runs_over_budgets",
+        "Runs side by side",
+        f"The last evaluation of each run, with 95 % intervals.{warning}",
+        draw,
+    )
+
+
+def _curve(axes: Any, result: Mapping[str, Any], label: str, place: int, dash: Any) -> None:
+    rows = result["budgets"]
+    interval_bars(
+        axes,
+        [row["budget"] for row in rows],
+        [(row["success"], row["low"], row["high"]) for row in rows],
+        label=label,
+        color=COLOURS[place],
+        marker=MARKERS[place],
+        linestyle=dash,
+    )
+
+
+def references(axes: Any, result: Mapping[str, Any]) -> None:
+    """What is possible, as far as it is known."""
+    for key, label, dash in (
+        ("ceiling", "ceiling: shortest plan fits", ":"),
+        ("search_reference", "exploring expert", "-."),
+    ):
+        rows = [row for row in result["budgets"] if row.get(key) is not None]
+        if rows:
+            budgets, shares = [row["budget"] for row in rows], [row[key] for row in rows]
+            axes.plot(budgets, shares, linestyle=dash, color=INK, label=label, linewidth=1.1)
+
+
+def _gain_chart(source: Source) -> Chart:
+    gains = source.gains[:-1]
+
+    def draw(axes: Any) -> None:
+        budgets = [gain.budget or 0 for gain in gains]
+        budget_axis(axes, budgets)
+        axes.axhline(0, color=INK, linewidth=0.8)
+        rows = [(100 * gain.gain, 100 * gain.low, 100 * gain.high) for gain in gains]
+        interval_bars(axes, budgets, rows, color=COLOURS[2], marker="^", label="gain (95 % interval)")
+        limit = max(10.0, *(abs(value) for row in rows for value in row)) * 1.08
+        axes.set_ylim(-limit, limit)
+        axes.yaxis.set_major_locator(_ticks())
+        axes.set_yticks(axes.get_yticks(), labels=[f"{tick:+.0f}" if tick else "0" for tick in axes.get_yticks()])
+        axes.set_ylim(-limit, limit)
+        axes.set_ylabel("points of success")
+
+    head = ("budget", "gain", "95 % interval")
+    rows = [
+        (str(gain.budget or "mean"), points(gain.gain), f"{points(gain.low)} to {points(gain.high)}")
+        for gain in source.gains
+    ]
+    first, last = source.found[0].step, source.found[-1].step
+    return Chart(
+        "gain_over_budgets",
+        "Gain over budgets",
+        f"Success {of_step(last)} minus success {of_step(first)}, paired by task, in points of a percent. Where the "
+        "interval holds 0, training may have changed nothing.",
+        draw,
+        (head, *rows),
+    )
+
+
+def _ticks() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(7, steps=[1, 2, 5, 10])
+
+
+def _used_charts(found: Sequence[Evaluation]) -> list[Chart]:
+    """How many turns the solved episodes of the evaluations took."""
+    ends = found[-1:] if len(found) == 1 else (found[0], found[-1])
+    used: list[tuple[str, list[int]]] = []
+    for one in ends:
+        path = one.path.with_suffix(".jsonl")
+        if path.is_file():
+            episodes = read_episodes(path)
+            used.append((of_step(one.step), [len(e["turns"]) for e in episodes if e["success"]]))
+    if not any(turns for _, turns in used):
+        return []
+    edges = _edges(max(turns for _, all_turns in used for turns in all_turns or [1]))
+
+    def draw(axes: Any) -> None:
+        for n, (label, turns) in enumerate(used):
+            place = n if len(used) == 2 else 1
+            counts = [sum(low < value <= high for value in turns) for low, high in pairwise(edges)]
+            name = "solved episodes" if label == "success" else label
+            axes.stairs(counts, edges, color=COLOURS[place], linestyle=("--", "-")[place], linewidth=1.6, label=name)
+        axes.set_xlabel("turns used")
+        axes.set_ylabel("solved episodes")
+        axes.set_ylim(bottom=0)
+
+    return [
+        Chart(
+            "turns_used",
+            "Turns used to solve",
+            "How many turns the solved episodes of an evaluation took. More area means more solved; mass moving to the "
+            "left means solved sooner, mass appearing on the right means lasting longer.",
+            draw,
+        )
+    ]
+
+
+def _edges(most: int) -> list[int]:
+    """About 15 bins of whole turns, (low, high]."""
+    width = max(1, round(most / 15))
+    return list(range(0, most + width, width))

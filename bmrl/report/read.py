@@ -1,0 +1,128 @@
+"""What the files of a run hold, as far as a report shows it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bmrl.envs.base import Task
+from bmrl.errors import BmrlError, UsageError
+from bmrl.evaluate import Gain, paired
+from bmrl.metrics import MetricsFile
+from bmrl.run_folder import SYSTEM, is_run, load_resolved, read_episodes
+
+KEYS = {"target", "split", "seeds", "announce", "tasks", "area"}  # what is read of an evaluation's head
+
+
+class Evaluation(NamedTuple):
+    """A measured curve.
+
+    Attributes:
+        step: of the policy it is of; None when its target had no steps.
+        result: the object of its file, see ``evaluate.result``.
+        path: of that file; its episodes lie beside it.
+    """
+
+    step: int | None
+    result: dict[str, Any]
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One run.
+
+    Attributes:
+        name: what the report calls it.
+        recipe: resolved, see ``recipe.resolved``.
+        system: hardware and versions, see ``system.system_info``.
+        found: evaluations that may share a plot, in order of their steps.
+        others: every further evaluation of the run.
+        metrics: a record for each training step.
+        gains: success of the last of ``found`` minus that of the first, paired by task; empty without two.
+        diagnosis: what ``bmrl diagnose`` found out; None where it was not run.
+    """
+
+    folder: Path
+    name: str
+    recipe: dict[str, Any]
+    system: dict[str, Any]
+    found: list[Evaluation]
+    others: list[Evaluation]
+    metrics: list[dict[str, float | None]]
+    gains: list[Gain]
+    diagnosis: dict[str, Any] | None = None
+
+
+def read(run: Path) -> Source:
+    """All that a report needs of a run, episodes aside.
+
+    Raises:
+        UsageError: it is not a run.
+        BmrlError: it neither trained nor was evaluated, or its files are damaged.
+    """
+    if not is_run(run):
+        raise UsageError(f"{run} is not a run folder; name one, usually in runs/")
+    recipe = load_resolved(run)
+    found, metrics = evaluations(run), MetricsFile(run / "metrics.jsonl").read()
+    if not found and not metrics:
+        raise BmrlError(f"{run}: no evaluation to plot; run: bmrl eval {run}")
+    known = {evaluation.path for evaluation in found}
+    others = [_evaluation(path) for path in sorted((run / "eval").glob("*.json")) if path not in known]
+    return Source(
+        folder=run,
+        name=str(recipe.get("name", run.name)),
+        recipe=recipe,
+        system=json.loads((run / SYSTEM).read_bytes()),
+        found=found,
+        others=others,
+        metrics=metrics,
+        gains=_gains(found),
+    )
+
+
+def evaluations(run: Path) -> list[Evaluation]:
+    """The evaluations made while training, in order of their steps; without any, the newest made by hand.
+
+    Whatever was measured otherwise than the last of them is left out: two curves of one plot must be comparable.
+    """
+    folder = run / "eval"
+    paths = sorted(folder.glob("step-*.json"))
+    if not paths:
+        paths = sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
+    found = [_evaluation(path) for path in paths]
+    if found:
+        found = [one for one in found if _measured(one.result) == _measured(found[-1].result)]
+    return sorted(found, key=lambda one: -1 if one.step is None else one.step)
+
+
+def _gains(found: list[Evaluation]) -> list[Gain]:
+    if len(found) < 2 or not all(one.path.with_suffix(".jsonl").is_file() for one in (found[0], found[-1])):
+        return []
+    result = found[-1].result
+    first, last = (read_episodes(one.path.with_suffix(".jsonl")) for one in (found[0], found[-1]))
+    tasks = [Task(name, "") for name in dict.fromkeys(str(episode["task_id"]) for episode in last)]
+    return paired(first, last, tasks, [row["budget"] for row in result["budgets"]], result["announce"])
+
+
+def _measured(result: Mapping[str, Any]) -> tuple[object, ...]:
+    settings = [result[key] for key in ("split", "announce", "tasks", "seeds")]
+    return (*settings, [row["budget"] for row in result["budgets"]])
+
+
+def _evaluation(path: Path) -> Evaluation:
+    try:
+        result = json.loads(path.read_bytes())
+        checkpoint = result["checkpoint"]
+        step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
+        rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
+        known = [row[key] for row in result["budgets"] for key in ("ceiling", "search_reference")]
+        sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
+        sound = sound and all(value is None or isinstance(value, int | float) for value in known)
+        sound = sound and result.keys() >= KEYS and isinstance(result["seeds"], list)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        sound = False
+    if not sound:
+        raise BmrlError(f"{path}: damaged, not an evaluation; remove it and evaluate again")
+    return Evaluation(step, result, path)
