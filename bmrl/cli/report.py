@@ -43,7 +43,7 @@ def report(runs: tuple[Path, ...], out: Path | None, episodes: int) -> None:
     if out is not None:
         refuse_unwritable(out.parent)
 
-    sources = [reports.read(run) for run in dict.fromkeys(runs)]
+    sources = reports.read(list(dict.fromkeys(runs)))
     paths = reports.write(sources, out, episodes=episodes)
     for source in sources:
         if (table := reports.progress(source)) is not None:

@@ -29,27 +29,31 @@ def write(sources: Sequence[Source], out: Path | None = None, *, episodes: int =
     Raises:
         BmrlError: files of a run are damaged; nothing is drawn then. Or they cannot be written.
     """
-    charted = [(source, _groups(source)) for source in sources]
-    runs = []
-    paths: list[Path] = []
-    for source, groups in charted:
-        pictures = {}
-        for chart in (chart for _, charts in groups for chart in charts):
-            if chart.draw is not None:
-                pictures[chart.name] = svg(chart.draw)
-                paths += _plots(
-                    source.folder / "plots" / chart.name, png(chart.draw, chart.title), pictures[chart.name]
-                )
-        runs.append(Run(source, groups, pictures))
     target = out or sources[0].folder / "report.html"
-    chart = curves.comparison_chart(sources)
-    together = None
-    if chart is not None and chart.draw is not None:
-        picture = svg(chart.draw)
-        together = (chart, picture)
-        paths += _plots(target.parent / "plots" / chart.name, png(chart.draw, chart.title), picture)
-    write_text(target, page(runs, together, episodes=episodes))
-    return [target, *paths]
+    charted = [(source, _groups(source)) for source in sources]
+    together = curves.comparison_charts(sources)
+    runs, paths = [], list[Path]()
+    for source, groups in charted:
+        pictures, made = _drawn([chart for _, charts in groups for chart in charts], source.folder / "plots")
+        runs.append(Run(source, groups, pictures))
+        paths += made
+    pictures, made = _drawn(together, target.parent / "plots")
+    text = page(runs, [(chart, pictures[chart.name]) for chart in together], episodes=episodes)
+    write_text(target, text)
+    return [target, *paths, *made]
+
+
+def _drawn(charts: Sequence[Chart], folder: Path) -> tuple[dict[str, bytes], list[Path]]:
+    """Pictures by the charts' names as SVG, and the files that hold them."""
+    pictures = {chart.name: svg(chart.draw) for chart in charts if chart.draw is not None}
+    paths = []
+    for chart in charts:
+        if chart.draw is not None:
+            stem = folder / chart.name
+            write_bytes(stem.with_suffix(".png"), png(chart.draw, chart.title))
+            write_bytes(stem.with_suffix(".svg"), pictures[chart.name])
+            paths += [stem.with_suffix(".png"), stem.with_suffix(".svg")]
+    return pictures, paths
 
 
 def _groups(source: Source) -> list[tuple[str, list[Chart]]]:
@@ -57,13 +61,6 @@ def _groups(source: Source) -> list[tuple[str, list[Chart]]]:
     if source.found:
         groups.append(("Diagnosis", diagnosis.charts(source.folder)))
     return groups
-
-
-def _plots(stem: Path, drawn: bytes, picture: bytes) -> list[Path]:
-    paths = [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    for path, data in zip(paths, (drawn, picture), strict=True):
-        write_bytes(path, data)
-    return paths
 
 
 def progress(source: Source) -> str | None:

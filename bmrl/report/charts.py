@@ -59,6 +59,21 @@ def step_axis(axes: Any) -> None:
     axes.xaxis.get_major_locator().set_params(integer=True)
 
 
+def points_axis(axes: Any, most: float) -> None:
+    """Differences of shares in points of a percent, 0 in the middle.
+
+    Args:
+        most: largest absolute value that is drawn.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    axes.yaxis.reset_ticks()
+    axes.yaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.0f}" if value else "0")
+    axes.set_ylim(-1.08 * most, 1.08 * most)
+    axes.set_ylabel("points of success")
+
+
 def interval_bars(axes: Any, places: Sequence[float], rows: Sequence[tuple[float, float, float]], **style: Any) -> None:
     """Values with their intervals; ``rows`` are (value, low, high)."""
     below = [max(0.0, value - low) for value, low, _ in rows]  # below 0 could only be rounding, which is refused

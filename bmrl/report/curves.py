@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from bmrl.report.charts import Chart, budget_axis, interval_bars, of_step, percent, points
+from bmrl.evaluate import Gain
+from bmrl.report.charts import Chart, budget_axis, interval_bars, of_step, percent, points, points_axis
 from bmrl.report.figure import COLOURS, DASHES, INK, MARKERS
 from bmrl.report.read import Evaluation, Source
 from bmrl.run_folder import read_episodes
@@ -26,7 +27,7 @@ def budgets_chart(found: Sequence[Evaluation]) -> Chart:
     def draw(axes: Any) -> None:
         styles = ((1, "-"),) if len(ends) == 1 else ((0, "--"), (1, "-"))
         for one, (place, dash) in zip(ends, styles, strict=True):
-            _curve(axes, one.result, f"{of_step(one.step)} (95 % interval)", place, dash)
+            _curve(axes, one.result, of_step(one.step), place, dash)
         references(axes, last)
         budget_axis(axes, [row["budget"] for one in ends for row in one.result["budgets"]])
 
@@ -58,11 +59,14 @@ def budgets_chart(found: Sequence[Evaluation]) -> Chart:
     )
 
 
-def comparison_chart(sources: Sequence[Source]) -> Chart | None:
-    """The last curves of several runs; None where fewer than two were measured alike."""
+def comparison_charts(sources: Sequence[Source]) -> list[Chart]:
+    """Several runs side by side: their last curves and their gains, as far as two or more have them."""
     shown = [source for source in sources if source.found]
-    if len(shown) < 2:
-        return None
+    gained = [source for source in sources if source.gains]
+    return [*([_last_curves(shown)] if len(shown) > 1 else []), *([_all_gains(gained)] if len(gained) > 1 else [])]
+
+
+def _last_curves(shown: Sequence[Source]) -> Chart:
     lasts = [source.found[-1].result for source in shown]
     same = {(result["split"], result.get("split_hash"), result["tasks"], result["announce"]) for result in lasts}
 
@@ -73,15 +77,23 @@ def comparison_chart(sources: Sequence[Source]) -> Chart | None:
             references(axes, lasts[0])
         budget_axis(axes, [row["budget"] for result in lasts for row in result["budgets"]])
 
-    warning = (
-        ""
-        if len(same) == 1
-        else " They were not measured alike (split, tasks or announcement differ): compare with care."
-    )
+    warning = "" if len(same) == 1 else " They were measured differently (split, tasks or announcement): mind that."
     return Chart(
         "runs_over_budgets",
-        "Runs side by side",
+        "Success over budgets, side by side",
         f"The last evaluation of each run, with 95 % intervals.{warning}",
+        draw,
+    )
+
+
+def _all_gains(gained: Sequence[Source]) -> Chart:
+    def draw(axes: Any) -> None:
+        _gains(axes, [(source.name, source.gains[:-1]) for source in gained])
+
+    return Chart(
+        "runs_gain",
+        "Gain over budgets, side by side",
+        "Success after training minus before, paired by task, of each run by itself, with 95 % intervals.",
         draw,
     )
 
@@ -102,7 +114,7 @@ def _curve(axes: Any, result: Mapping[str, Any], label: str, place: int, dash: A
 def references(axes: Any, result: Mapping[str, Any]) -> None:
     """What is possible, as far as it is known."""
     for key, label, dash in (
-        ("ceiling", "ceiling: shortest plan fits", ":"),
+        ("ceiling", "ceiling", ":"),
         ("search_reference", "exploring expert", "-."),
     ):
         rows = [row for row in result["budgets"] if row.get(key) is not None]
@@ -111,21 +123,23 @@ def references(axes: Any, result: Mapping[str, Any]) -> None:
             axes.plot(budgets, shares, linestyle=dash, color=INK, label=label, linewidth=1.1)
 
 
-def _gain_chart(source: Source) -> Chart:
-    gains = source.gains[:-1]
-
-    def draw(axes: Any) -> None:
-        budgets = [gain.budget or 0 for gain in gains]
-        budget_axis(axes, budgets)
-        axes.axhline(0, color=INK, linewidth=0.8)
+def _gains(axes: Any, runs: Sequence[tuple[str, Sequence[Gain]]]) -> None:
+    """In points of a percent, around 0."""
+    budget_axis(axes, [gain.budget or 0 for _, gains in runs for gain in gains])
+    axes.axhline(0, color=INK, linewidth=0.8)
+    most = 10.0
+    for n, (label, gains) in enumerate(runs):
         rows = [(100 * gain.gain, 100 * gain.low, 100 * gain.high) for gain in gains]
-        interval_bars(axes, budgets, rows, color=COLOURS[2], marker="^", label="gain (95 % interval)")
-        limit = max(10.0, *(abs(value) for row in rows for value in row)) * 1.08
-        axes.set_ylim(-limit, limit)
-        axes.yaxis.set_major_locator(_ticks())
-        axes.set_yticks(axes.get_yticks(), labels=[f"{tick:+.0f}" if tick else "0" for tick in axes.get_yticks()])
-        axes.set_ylim(-limit, limit)
-        axes.set_ylabel("points of success")
+        most = max(most, *(abs(value) for row in rows for value in row))
+        place = n % len(COLOURS)
+        style = {"color": COLOURS[place], "marker": MARKERS[place], "linestyle": DASHES[n % len(DASHES)]}
+        interval_bars(axes, [gain.budget or 0 for gain in gains], rows, label=label, **style)
+    points_axis(axes, most)
+
+
+def _gain_chart(source: Source) -> Chart:
+    def draw(axes: Any) -> None:
+        _gains(axes, [("gain", source.gains[:-1])])
 
     head = ("budget", "gain", "95 % interval")
     rows = [
@@ -141,12 +155,6 @@ def _gain_chart(source: Source) -> Chart:
         draw,
         (head, *rows),
     )
-
-
-def _ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(7, steps=[1, 2, 5, 10])
 
 
 def _used_charts(found: Sequence[Evaluation]) -> list[Chart]:

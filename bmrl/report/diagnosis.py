@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrl.errors import BmrlError
-from bmrl.report.charts import Chart, budget_axis, interval_bars, percent, points, share_axis
+from bmrl.report.charts import Chart, budget_axis, interval_bars, percent, points, points_axis, share_axis
 from bmrl.report.figure import COLOURS, DASHES, INK, MARKERS
 
 FORMAT = 1  # of the files that this reads
@@ -28,7 +28,7 @@ def charts(run: Path) -> list[Chart]:
     """
     paths = sorted((run / "diagnosis").glob("*.json"), key=lambda path: (path.stat().st_mtime_ns, path.name))
     if not paths:
-        note = f"Not measured for this run. To measure it: bmrl diagnose runs/{run.resolve().name}"
+        note = f"Not measured for this run. To measure: bmrl diagnose runs/{run.resolve().name}"
         return [Chart(name, title, note) for name, title in PARTS.items()]
     path = paths[-1]
     again = "remove it and run bmrl diagnose again"
@@ -130,7 +130,7 @@ def _single_step(part: Row | None, names: Mapping[str, str], about: str) -> Char
     rows = (part or {}).get("on_track") or []
     return _sides(
         "single_step",
-        f"{about} Probability of each kind of action on the same states before any error. `error` sums the kinds that "
+        f"{about} Probability of each kind of action on the same states before any error. Error sums the kinds that "
         "are errors.",
         [(row["kind"], row["mass"]) for row in rows if row["source"] == "all"],
         names,
@@ -155,12 +155,7 @@ def _decomposition(rows: Sequence[Row] | None, about: str) -> Chart | None:
             drawn += [tuple(100 * x for x in value) for _, value in values]
             style = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[n]}
             interval_bars(axes, at, drawn[-len(values) :], label=part, **style)
-        limit = 1.08 * max(1.0, *(abs(x) for value in drawn for x in value))
-        axes.set_yticks([], labels=[])
-        axes.yaxis.reset_ticks()
-        axes.yaxis.set_major_formatter("{x:+.0f}")
-        axes.set_ylim(-limit, limit)
-        axes.set_ylabel("points of success")
+        points_axis(axes, max(1.0, *(abs(x) for value in drawn for x in value)))
 
     budgets = sorted({budget for values in known.values() for budget, _ in values})
     return Chart(

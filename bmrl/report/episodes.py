@@ -14,7 +14,7 @@ from bmrl.report.read import Source
 from bmrl.run_folder import read_episodes
 
 TEXT = 8_000  # most characters of one text; the rest is counted
-REPLAY_S = 30.0  # longest time for distances, all runs together
+REPLAY_S = 120.0  # longest time for distances, all runs together
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ def pack(sources: Sequence[Source], limit: int) -> Packed:
 
 def _files(source: Source, limit: int) -> Iterator[tuple[str | None, Path, int]]:
     """Evaluation or None, file, and how many of its episodes to show; every file comes, be it with 0."""
-    chosen = source.found[-1:] if len(source.found) < 2 else [source.found[0], source.found[-1]]
+    chosen = source.found[-1:] if len(source.found) < 2 else [source.found[-1], source.found[0]]
     left = limit
     for one in chosen:
         path = one.path.with_suffix(".jsonl")

@@ -25,8 +25,8 @@ def lead(source: Source) -> str:
     budget = (source.recipe.get("budget") or {}).get("train") or {}
     drawn = budget.get("turns", f"{budget.get('low')} to {budget.get('high')}")
     drawn = ", ".join(map(str, drawn)) if isinstance(drawn, list) else str(drawn)
-    over = "" if source.recipe.get("sft") else f" on budgets of {drawn} turns"
-    return f"{model.get('name')} in {env.get('name')}, {how} on {env.get('train_split')}{over}."
+    over = "" if source.recipe.get("sft") else f", budgets of {drawn} turns"
+    return f"{model.get('name')} in {env.get('name')}: {how} on the split {env.get('train_split')}{over}."
 
 
 def tiles(source: Source) -> list[Tile]:
@@ -35,13 +35,11 @@ def tiles(source: Source) -> list[Tile]:
     if source.found:
         first, last = source.found[0].result, source.found[-1].result
         row, largest = last["budgets"][-1], last["budgets"][-1]["budget"]
-        before = "" if last is first else f"{percent(first['budgets'][-1]['success'])} → "
-        more = f"95 % {percent(row['low'])} to {percent(row['high'])}"
-        made.append(Tile(f"Success in {largest} turns", f"{before}{percent(row['success'])}", more))
-        before = "" if last is first else f"{percent(first['area'])} → "
-        made.append(
-            Tile("Area over budgets", f"{before}{percent(last['area'])}", f"{last['tasks']} tasks of {last['split']}")
-        )
+        interval = f"95 % {percent(row['low'])} to {percent(row['high'])}"
+        was = "" if last is first else f"before {percent(first['budgets'][-1]['success'])}, "
+        made.append(Tile(f"Success in {largest} turns", percent(row["success"]), was + interval))
+        was = "" if last is first else f"before {percent(first['area'])}, "
+        made.append(Tile("Area over budgets", percent(last["area"]), f"{was}{last['tasks']} tasks"))
     if source.gains:
         mean = source.gains[-1]
         made.append(Tile("Mean gain, points", points(mean.gain), f"95 % {points(mean.low)} to {points(mean.high)}"))

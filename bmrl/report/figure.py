@@ -15,20 +15,21 @@ MARKERS, DASHES = ("o", "s", "^", "D", "v", "P"), ("-", "--", "-.", ":", (0, (5,
 # In a page a colour is a class, so that the page's style decides what it looks like.
 CLASSES = {INK: "ink", GRID: "grid", **{colour: f"c{n}" for n, colour in enumerate(COLOURS)}}
 
+LONG = 20  # letters of a legend entry that fits beside another one
 BACKGROUND = "background"
-SIZE = (4.5, 3.2)  # inches: as wide as a phone in points, so that text keeps its size there
+SIZE = (4.1, 3.2)  # inches: as wide as a phone in points, so that text keeps its size there
 STYLE = {
     "axes.edgecolor": GRID,
     "axes.labelcolor": INK,
     "axes.prop_cycle": f"cycler('color', {[*COLOURS]})",
     "axes.spines.right": False,
     "axes.spines.top": False,
-    "axes.titlesize": 10,
-    "font.size": 9,
+    "axes.titlesize": 11,
+    "font.size": 10,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.5,
-    "legend.fontsize": 8,
+    "legend.fontsize": 9,
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 4.5,
@@ -128,8 +129,9 @@ def _saved(draw: Draw, title: str | None, form: str, **options: Any) -> bytes:
         draw(axes)
         if title is not None:
             axes.set_title(title)
-        if len(axes.get_legend_handles_labels()[1]) > 0:
-            figure.legend(loc="outside lower center", ncols=2, handlelength=3)
+        if labels := axes.get_legend_handles_labels()[1]:
+            columns = 1 if max(map(len, labels)) > LONG else 2
+            figure.legend(loc="outside lower center", ncols=columns, handlelength=2.6, columnspacing=1.2)
         buffer = io.BytesIO()
         figure.savefig(buffer, format=form, **options)
     return buffer.getvalue()

@@ -36,11 +36,11 @@ class Run:
     pictures: Pictures
 
 
-def page(runs: Sequence[Run], comparison: tuple[Chart, bytes] | None, *, episodes: int) -> str:
+def page(runs: Sequence[Run], comparison: Sequence[tuple[Chart, bytes]], *, episodes: int) -> str:
     """The whole file.
 
     Args:
-        comparison: the chart of several runs, and its picture.
+        comparison: charts of several runs, and their pictures.
         episodes: most of them in the page; fewer if they would be too large.
     """
     from jinja2 import Environment
@@ -60,7 +60,7 @@ def page(runs: Sequence[Run], comparison: tuple[Chart, bytes] | None, *, episode
             style=Markup(style),
             script=Markup(script),
             runs=[_run(run, f"run{number}") for number, run in enumerate(runs)],
-            comparison=None if comparison is None else _figure(comparison[0], comparison[1], "comparison"),
+            comparison=[_figure(chart, picture, chart.name) for chart, picture in comparison],
             episodes_note=_episodes_note(packed),
             data=Markup(data),
             version=__version__,

@@ -1,8 +1,8 @@
 """What the files of a run hold, as far as a report shows it."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,13 +55,23 @@ class Source:
     diagnosis: dict[str, Any] | None = None
 
 
-def read(run: Path) -> Source:
-    """All that a report needs of a run, episodes aside.
+def read(runs: Sequence[Path]) -> list[Source]:
+    """All that a report needs of runs, episodes aside. Several are called by their folders, not their recipes.
 
     Raises:
-        UsageError: it is not a run.
-        BmrlError: it neither trained nor was evaluated, or its files are damaged.
+        UsageError: one is not a run.
+        BmrlError: one neither trained nor was evaluated, or its files are damaged.
     """
+    sources = [_read(run) for run in runs]
+    if len(sources) == 1:
+        return sources
+    folders = [source.folder.resolve() for source in sources]
+    short = len({folder.name for folder in folders}) == len(folders)
+    names = [folder.name if short else f"{folder.parent.parent.name}/{folder.name}" for folder in folders]
+    return [replace(source, name=name) for source, name in zip(sources, names, strict=True)]
+
+
+def _read(run: Path) -> Source:
     if not is_run(run):
         raise UsageError(f"{run} is not a run folder; name one, usually in runs/")
     recipe = load_resolved(run)

@@ -34,12 +34,12 @@ def success_chart(found: Sequence[Evaluation], steps: Sequence[Record]) -> Chart
 
     def draw(axes: Any) -> None:
         numbers, success = column(steps, "success")
-        label = "training, budgets as drawn"
+        label = "training episodes"
         axes.plot(numbers, success, color=COLOURS[0], marker=".", markersize=3, linewidth=0.7, label=label)
         places = [(one.step, one.result["area"]) for one in found if one.step is not None]
         if places:
             at, areas = zip(*places, strict=True)
-            axes.plot(at, areas, color=COLOURS[1], marker="s", label="evaluation, area over budgets")
+            axes.plot(at, areas, color=COLOURS[1], marker="s", label="evaluations")
         step_axis(axes)
         share_axis(axes, "success")
 
@@ -110,8 +110,8 @@ def _ends_chart(steps: Sequence[Record]) -> Chart:
     return Chart(
         "end_reasons",
         "Why episodes ended",
-        f"Shares of the training episodes, mean of the last {WINDOW} steps. `success` should grow at the cost of "
-        "`budget`; `context`, `timeout` and `env_error` should stay near nothing.",
+        f"Shares of the training episodes, mean of the last {WINDOW} steps. Success should grow at the cost of "
+        "used-up budgets; a full context, time-outs and environment errors should stay near nothing.",
         draw,
     )
 
@@ -139,7 +139,8 @@ def _loss_chart(losses: Sequence[Record]) -> Chart:
         axes.plot(numbers, values, color=COLOURS[0], linewidth=0.7, label="step")
         axes.plot(*smoothed(list(zip(numbers, values, strict=True))), color=COLOURS[1], label=f"mean of {WINDOW} steps")
         step_axis(axes)
-        axes.set_ylim(bottom=0)
+        if min(values) > 0:
+            axes.set_yscale("log")
         axes.set_ylabel("nats a token")
 
     return Chart(
