@@ -27,7 +27,14 @@ FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
 _CHECKPOINT, _OF_STEP = re.compile(r"step-(\d{6,})"), re.compile(r"step-(\d{6,})\.jsonl?$")
 # What may differ between a run and the recipe it is resumed with: none of it changes an episode.
-FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
+FREE = {
+    "train.max_hours",
+    "train.keep_checkpoints",
+    "train.checkpoint_every",
+    "env.workers",
+    "env.timeout_s",
+    "tracking",
+}
 
 
 def create(

@@ -14,7 +14,8 @@ PACKAGE = Path(bmrl.__file__).parent
 
 # Lowest first; a module imports from its own layer and those below. A folder counts as one module.
 LAYERS = [
-    {"errors", "types", "files", "system", "seeds"},
+    {"errors", "types", "files", "redact", "system", "seeds"},
+    {"glossary"},
     {
         "algorithm",
         "atomic",
@@ -32,6 +33,7 @@ LAYERS = [
         "recipe",
         "run_folder",
         "sampler",
+        "trackers",
     },
     {"results", "rollout", "sft"},
     {"evaluate", "trainer"},
@@ -55,7 +57,7 @@ TORCH = {
 }
 READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
-DEFERRED = {"matplotlib", "rich", "scipy"}
+DEFERRED = {"jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
 
 

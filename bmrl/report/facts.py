@@ -44,15 +44,15 @@ def tiles(source: Source) -> list[Tile]:
         mean = source.gains[-1]
         made.append(Tile("Mean gain, points", points(mean.gain), f"95 % {points(mean.low)} to {points(mean.high)}"))
     if source.metrics:
-        last = source.metrics[-1]
-        made.append(Tile("Training steps", f"{int(last['step'] or 0):,}", duration(last.get("elapsed_s"))))
-        if last.get("env_turns"):
-            made.append(Tile("Turns played", f"{int(last['env_turns']):,}", "in training"))
-        if last.get("peak_memory_gb"):
+        newest = source.metrics[-1]
+        made.append(Tile("Training steps", f"{newest['step'] or 0:,.0f}", duration(newest.get("elapsed_s"))))
+        if turns := newest.get("env_turns"):
+            made.append(Tile("Turns played", f"{turns:,.0f}", "in training"))
+        if memory := newest.get("peak_memory_gb"):
             made.append(
                 Tile(
                     "Peak memory",
-                    f"{last['peak_memory_gb']:.1f} GiB",
+                    f"{memory:.1f} GiB",
                     "of the GPU" if source.system.get("gpus") else "",
                 )
             )

@@ -18,7 +18,7 @@ CLASSES = {INK: "ink", GRID: "grid", **{colour: f"c{n}" for n, colour in enumera
 LONG = 20  # letters of a legend entry that fits beside another one
 BACKGROUND = "background"
 SIZE = (4.1, 3.2)  # inches: as wide as a phone in points, so that text keeps its size there
-STYLE = {
+STYLE: dict[Any, Any] = {
     "axes.edgecolor": GRID,
     "axes.labelcolor": INK,
     "axes.prop_cycle": f"cycler('color', {[*COLOURS]})",
