@@ -12,6 +12,7 @@ from bmrl import __version__
 from bmrl.cli.clicks import Group, problems
 from bmrl.cli.evaluate import evaluate
 from bmrl.cli.games import games
+from bmrl.cli.play import play
 from bmrl.cli.recipes import check, new, recipes
 from bmrl.cli.report import report
 from bmrl.cli.train import sft, train
@@ -28,8 +29,9 @@ def bmrl(debug: bool) -> None:
     """
 
 
-for _command in (train, sft, evaluate, report, check, recipes, new, games):
+for _command in (train, sft, evaluate, report, check, recipes, new, play, games):
     bmrl.add_command(_command)
+games.add_command(play)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

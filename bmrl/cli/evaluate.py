@@ -7,20 +7,8 @@ from typing import Any
 import click
 
 from bmrl.cli.clicks import Command
-from bmrl.cli.options import JSON
+from bmrl.cli.options import CHECKPOINT, JSON, TEMPERATURE
 from bmrl.errors import UsageError
-
-
-def _checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
-    if value not in ("last", "best") and not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise click.BadParameter(f"{value!r} is none of last, best and a step number")
-    return value
-
-
-def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0 <= value <= 100:  # not so of nan, either
-        raise click.BadParameter(f"{value} is not in the range 0<=x<=100")
-    return value
 
 
 @click.command(name="eval", cls=Command, epilog="Example: bmrl eval pocket --budget 4 --budget 8")
@@ -43,26 +31,13 @@ def _temperature(_: click.Context, __: click.Parameter, value: float | None) -> 
     metavar="N",
     help="Sampling seed. Repeatable: every task is played once per seed.",
 )
-@click.option(
-    "--checkpoint",
-    metavar="last|best|STEP",
-    default="last",
-    show_default=True,
-    callback=_checkpoint,
-    help="Which checkpoint of a run.",
-)
+@CHECKPOINT
 @click.option(
     "--announce",
     type=click.Choice(["none", "total", "remaining"]),
     help="What the agent is told of its budget; as in the target's recipe by default.",
 )
-@click.option(
-    "--temperature",
-    type=float,
-    metavar="T",
-    callback=_temperature,
-    help="Sampling temperature; 0 is greedy.",
-)
+@TEMPERATURE
 @click.option("--tasks", type=click.IntRange(min=1), metavar="N", help="Only the first N tasks of the split.")
 @click.option(
     "--out",

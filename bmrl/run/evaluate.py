@@ -54,7 +54,7 @@ def evaluate(
         pool.tasks(split)  # a wrong split is told before the model is loaded
         for note in pool.notes(split):
             say(f"{split}: {note}")
-        policy, checkpoint = _load(target)
+        policy, checkpoint = load_policy(target)
         say(f"evaluating {target.name}" + (f", checkpoint {checkpoint}" if checkpoint else ""))
         rows = min(
             ROWS,
@@ -135,7 +135,7 @@ def evaluated(folder: Path, step: int) -> bool:
     return (folder / "eval" / f"step-{step:06d}.json").is_file()
 
 
-def _load(target: Target) -> tuple[Policy, str | None]:
+def load_policy(target: Target) -> tuple[Policy, str | None]:
     """The policy, and the name of the checkpoint that it is of, if any."""
     recipe, folder = target.recipe, target.folder
     if target.kind == "recipe":
