@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 # A path from the root or from a home folder, inside a text; an address (https://...) is none.
-_PATH = re.compile(r"(?<![\w/.~-])(?:~|/)(?:[^\s'\":,;()/]+/)+([^\s'\":,;()/]*)")
+_PATH = re.compile(r"(?<![\w/.~-])~?/(?:[^\s'\":,;()/]+/)*([^\s'\":,;()/]+)/?")
 _SECRET = re.compile(r"token$|secret|password|passwd|api_?key|credential", re.IGNORECASE)
 
 

@@ -151,6 +151,8 @@ LIGHT = [
     ["--version"],
     ["train", "--help"],
     ["eval", "--help"],
+    ["play", "--help"],
+    ["report", "--help"],
     ["recipes"],
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],

@@ -30,30 +30,29 @@ def write(sources: Sequence[Source], out: Path | None = None, *, episodes: int =
         BmrlError: files of a run are damaged; nothing is drawn then. Or they cannot be written.
     """
     target = out or sources[0].folder / "report.html"
-    charted = [(source, _groups(source)) for source in sources]
-    together = curves.comparison_charts(sources)
-    runs, paths = [], list[Path]()
-    for source, groups in charted:
-        pictures, made = _drawn([chart for _, charts in groups for chart in charts], source.folder / "plots")
+    runs, files = [], dict[Path, bytes]()
+    for source in sources:
+        groups = _groups(source)
+        pictures = _draw([chart for _, charts in groups for chart in charts], source.folder / "plots", files)
         runs.append(Run(source, groups, pictures))
-        paths += made
-    pictures, made = _drawn(together, target.parent / "plots")
+    together = curves.comparison_charts(sources)
+    pictures = _draw(together, target.parent / "plots", files)
     text = page(runs, [(chart, pictures[chart.name]) for chart in together], episodes=episodes)
+    for path, data in files.items():  # all is made before the first is written
+        write_bytes(path, data)
     write_text(target, text)
-    return [target, *paths, *made]
+    return [target, *files]
 
 
-def _drawn(charts: Sequence[Chart], folder: Path) -> tuple[dict[str, bytes], list[Path]]:
-    """Pictures by the charts' names as SVG, and the files that hold them."""
-    pictures = {chart.name: svg(chart.draw) for chart in charts if chart.draw is not None}
-    paths = []
+def _draw(charts: Sequence[Chart], folder: Path, files: dict[Path, bytes]) -> dict[str, bytes]:
+    """Adds what belongs into ``folder`` to ``files``; the pictures by the charts' names, as SVG."""
+    pictures = {}
     for chart in charts:
         if chart.draw is not None:
-            stem = folder / chart.name
-            write_bytes(stem.with_suffix(".png"), png(chart.draw, chart.title))
-            write_bytes(stem.with_suffix(".svg"), pictures[chart.name])
-            paths += [stem.with_suffix(".png"), stem.with_suffix(".svg")]
-    return pictures, paths
+            pictures[chart.name] = svg(chart.draw)
+            files[folder / f"{chart.name}.png"] = png(chart.draw, chart.title)
+            files[folder / f"{chart.name}.svg"] = pictures[chart.name]
+    return pictures
 
 
 def _groups(source: Source) -> list[tuple[str, list[Chart]]]:

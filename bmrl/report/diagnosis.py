@@ -152,9 +152,10 @@ def _decomposition(rows: Sequence[Row] | None, about: str) -> Chart | None:
         drawn = []
         for n, (part, values) in enumerate(known.items()):
             at = [budget * (1 + 0.03 * (n - 1)) for budget, _ in values]
-            drawn += [(100 * value, 100 * low, 100 * high) for _, (value, low, high) in values]
+            bars = [(100 * value, 100 * low, 100 * high) for _, (value, low, high) in values]
+            drawn += bars
             style = {"color": COLOURS[n], "marker": MARKERS[n], "linestyle": DASHES[n]}
-            interval_bars(axes, at, drawn[-len(values) :], label=part, **style)
+            interval_bars(axes, at, bars, label=part, **style)
         points_axis(axes, max(1.0, *(abs(x) for value in drawn for x in value)))
 
     budgets = sorted({budget for values in known.values() for budget, _ in values})

@@ -26,7 +26,7 @@ def lead(source: Source) -> str:
     drawn = budget.get("turns", f"{budget.get('low')} to {budget.get('high')}")
     drawn = ", ".join(map(str, drawn)) if isinstance(drawn, list) else str(drawn)
     over = "" if source.recipe.get("sft") else f", budgets of {drawn} turns"
-    return f"{model.get('name')} in {env.get('name')}: {how} on the split {env.get('train_split')}{over}."
+    return f"{model.get('name')} in {env.get('name')}: {how} on the split {env.get('train_split', 'train')}{over}."
 
 
 def tiles(source: Source) -> list[Tile]:

@@ -96,7 +96,8 @@ def _declarations(one: ElementTree.Element) -> dict[str, str]:
 
 def _style_to_attributes(one: ElementTree.Element) -> None:
     """Attributes, which a content policy allows, in place of declarations, which it does not."""
-    declared, classes = _declarations(one), []
+    given = {key: value for key in ("fill", "stroke") if (value := one.get(key)) is not None}
+    declared, classes = given | _declarations(one), []
     one.attrib.pop("style", None)
     one.attrib.pop("font-family", None)
     for key, value in declared.items():
