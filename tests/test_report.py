@@ -15,7 +15,6 @@ from bmrl import report, run_folder
 from bmrl.atomic import write_json
 from bmrl.cli import main
 from bmrl.errors import BmrlError, UsageError
-from bmrl.evaluate import Gain, gain_table
 from bmrl.metrics import MetricsFile
 from bmrl.report import curves, diagnosis, episodes, evaluations, training
 from bmrl.report.charts import smoothed
@@ -209,8 +208,7 @@ def _sound_or_named(run):
         (source,) = report.read([run])
         for chart in [*curves.charts(source), *training.charts(source)]:
             drawn(chart.draw)
-        found = [one.result for one in source.found]
-        gain_table(found[0], found[-1], [Gain(None, 0.0, 0.0, 0.0)] * 4)
+        report.progress(source)
     except BmrlError as error:
         assert "step-000010.json: damaged" in str(error)
 

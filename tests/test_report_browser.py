@@ -263,7 +263,7 @@ def test_colours_are_not_all_that_tells_lines_apart(plain):
     assert page.count("stroke-dasharray") > 5 and "pattern" in page
 
 
-def test_five_thousand_episodes_open_at_once(browser, tmp_path, record_property):
+def test_five_thousand_episodes_open_at_once(tmp_path):
     run = report_run.make(tmp_path / "runs")
     recipe = json.loads((run / RESOLVED).read_text())
     write_json(run / RESOLVED, {**recipe, "env": {"name": "elsewhere"}})
@@ -282,6 +282,7 @@ def test_five_thousand_episodes_open_at_once(browser, tmp_path, record_property)
         lines(run / "episodes" / f"step-{step:06d}.jsonl", played)
     (path, *_) = report.write(report.read([run]))
     assert path.stat().st_size < 15e6
+    browser = Page()  # a process of its own: its time is that of this page
     browser.driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "timeTicks"})
     browser.open(path)
     measured = browser.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
@@ -290,7 +291,7 @@ def test_five_thousand_episodes_open_at_once(browser, tmp_path, record_property)
     shown = browser.js("return document.querySelector('#count').textContent")
     clock_s = browser.js("return performance.now()") / 1000
     opened = f"{path.stat().st_size / 1e6:.1f} MB, {process_s:.2f} s of the processor, {clock_s:.2f} s by the clock"
-    record_property("opened", opened)
-    assert shown.startswith("5,000 of 5,000")
-    assert browser.js("return document.querySelectorAll('#list > li').length") == 50
+    rows = browser.js("return document.querySelectorAll('#list > li').length")
+    browser.driver.quit()
+    assert shown.startswith("5,000 of 5,000") and rows == 50
     assert process_s < 3, opened

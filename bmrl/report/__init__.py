@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from bmrl import evaluate
 from bmrl.atomic import write_bytes, write_text
-from bmrl.evaluate import gain_table
 from bmrl.report import curves, diagnosis, training
 from bmrl.report.charts import Chart
 from bmrl.report.figure import png, svg
@@ -66,4 +66,5 @@ def progress(source: Source) -> str | None:
     """Success before and after training and the paired gain, as a table; None with fewer than two evaluations."""
     if not source.gains:
         return None
-    return gain_table(source.found[0].result, source.found[-1].result, source.gains)
+    gains = [evaluate.Gain(*gain) for gain in source.gains]
+    return evaluate.gain_table(source.found[0].result, source.found[-1].result, gains)

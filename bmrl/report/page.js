@@ -6,8 +6,15 @@
   const byId = (id) => document.getElementById(id);
   const form = byId("filters"), list = byId("list"), more = byId("more"), count = byId("count");
 
+  function bytesOf(text) {
+    if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+    const letters = atob(text), bytes = new Uint8Array(letters.length);
+    for (let at = 0; at < letters.length; at++) bytes[at] = letters.charCodeAt(at);
+    return bytes;
+  }
+
   async function unpacked(text) {
-    const bytes = Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+    const bytes = bytesOf(text);
     const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
     return JSON.parse(await new Response(stream).text());
   }

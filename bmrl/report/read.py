@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from bmrl.envs.base import Task
 from bmrl.errors import BmrlError, UsageError
-from bmrl.evaluate import Gain, paired
+from bmrl.evaluate import paired
 from bmrl.metrics import MetricsFile
 from bmrl.run_folder import SYSTEM, is_run, load_resolved, read_episodes
 
@@ -27,6 +27,15 @@ class Evaluation(NamedTuple):
     step: int | None
     result: dict[str, Any]
     path: Path
+
+
+class Gain(NamedTuple):
+    """Success after training minus before, paired by task; ``budget`` None: mean over the budgets."""
+
+    budget: int | None
+    gain: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +122,8 @@ def _gains(found: list[Evaluation]) -> list[Gain]:
     result = found[-1].result
     first, last = (read_episodes(one.path.with_suffix(".jsonl")) for one in (found[0], found[-1]))
     tasks = [Task(name, "") for name in dict.fromkeys(str(episode["task_id"]) for episode in last)]
-    return paired(first, last, tasks, [row["budget"] for row in result["budgets"]], result["announce"])
+    gains = paired(first, last, tasks, [row["budget"] for row in result["budgets"]], result["announce"])
+    return [Gain(one.budget, one.gain, one.low, one.high) for one in gains]
 
 
 def _measured(result: Mapping[str, Any]) -> tuple[object, ...]:
