@@ -4,10 +4,11 @@ STAMP := .venv/.installed
 ENGINE := .venv/.alfworld
 SMOLLM2 := .venv/.smollm2
 SERVER := .venv/.server
+TRACKERS := .venv/.trackers
 # A thread that spins while it waits starves the other processes of a small machine.
 export OMP_WAIT_POLICY := PASSIVE
 
-.PHONY: setup quickstart test test-slow test-long bench check fix docs clean
+.PHONY: setup quickstart chromium test test-slow test-long bench check fix docs clean
 
 setup: $(STAMP)
 
@@ -30,7 +31,21 @@ $(ENGINE): $(STAMP)
 	$(BIN)/python -c "import textworld.envs, fast_downward"
 	touch $@
 
-# Trains the embedded policy on the embedded games, evaluates before and after, prints the gain, draws the plots.
+# Every tracker that a recipe can name, for the slow tests.
+$(TRACKERS): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e '.[tensorboard,trackio,wandb]'
+	touch $@
+
+# Debian's Chromium, which looks at the report in the slow tests; without it they are skipped and say why.
+chromium:
+	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
+	elif command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+		(timeout 120 apt-get update -qq && DEBIAN_FRONTEND=noninteractive timeout 300 \
+			apt-get install -qq -y --no-install-recommends chromium chromium-driver >/dev/null) \
+			|| echo "Chromium could not be installed: the tests of the report in a browser are skipped"; \
+	else echo "no Chromium here, and no right to install it: the tests of the report in a browser are skipped"; fi
+
+# Trains the embedded policy on the embedded games, evaluates before and after, prints the gain, writes the report.
 quickstart: $(STAMP)
 	$(BIN)/bmrl train recipes/quickstart.yaml
 	$(BIN)/bmrl eval --budget 4 --budget 8
@@ -41,7 +56,7 @@ test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # pytest exits with 5 when a selection is empty; that is no failure.
-test-slow: $(ENGINE) $(SMOLLM2) $(SERVER)
+test-slow: $(ENGINE) $(SMOLLM2) $(SERVER) $(TRACKERS) chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not long" || test $$? -eq 5
 
 test-long: $(STAMP)

@@ -94,12 +94,12 @@ def _play(name: str, world: str, table: Table, play: Play) -> Episode:
     step = table.answer(0, play.task)
     if isinstance(step, str):
         return play.ended(EndReason.ENV_ERROR, (), "", step)
-    player = _player(name, world, play, step.observation)
+    act = player(name, world, play, step.observation)
     turns: list[Turn] = []
     reason = EndReason.BUDGET
     while reason is EndReason.BUDGET and len(turns) < play.budget:
         seen, accepted = step.observation, step.admissible
-        action = player(seen, accepted)
+        action = act(seen, accepted)
         valid = bool(action) if accepted is None else action in accepted
         answer = table.answer(0, action)
         reward = 0.0 if isinstance(answer, str) else answer.reward
@@ -112,7 +112,12 @@ def _play(name: str, world: str, table: Table, play: Play) -> Episode:
     return play.ended(reason, tuple(turns), step.observation)
 
 
-def _player(name: str, world: str, play: Play, opening: str) -> Player:
+def player(name: str, world: str, play: Play, opening: str) -> Player:
+    """What plays as the baseline of that name, from the opening on.
+
+    Raises:
+        UsageError: this environment has no such baseline, at once or when it is to act.
+    """
     task: Task = play.task
     if name == "oracle":
         if not task.plan:

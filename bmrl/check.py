@@ -112,6 +112,9 @@ def missing(recipe: Recipe) -> list[str]:
     package = PACKAGES.get(recipe.env.name)
     if package is not None and not find_spec(package):
         lines.append(f"the package {package} is not installed: pip install 'bmrl[{package}]'")
+    for tracker in recipe.tracking:
+        if tracker != "jsonl" and not find_spec(tracker):
+            lines.append(f"tracking: the package {tracker} is not installed: pip install 'bmrl[{tracker}]'")
     if recipe.env.name == "alfworld" and recipe.env.args.get("engine") == "textworld":
         from bmrl.envs.alfworld.env import MISSING, engine_installed
 

@@ -27,7 +27,14 @@ FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
 _CHECKPOINT, _OF_STEP = re.compile(r"step-(\d{6,})"), re.compile(r"step-(\d{6,})\.jsonl?$")
 # What may differ between a run and the recipe it is resumed with: none of it changes an episode.
-FREE = {"train.max_hours", "train.keep_checkpoints", "train.checkpoint_every", "env.workers", "env.timeout_s"}
+FREE = {
+    "train.max_hours",
+    "train.keep_checkpoints",
+    "train.checkpoint_every",
+    "env.workers",
+    "env.timeout_s",
+    "tracking",
+}
 
 
 def create(
@@ -267,7 +274,7 @@ def _reason(error: Exception) -> str:
 
 
 def episode_line(episode: Episode) -> dict[str, Any]:
-    """An episode as it stands in a file: token fields are counts."""
+    """An episode as it stands in a file: token fields are counts, ``logprob`` is that of a turn's text in nats."""
     return {
         "step": episode.step,
         "group": episode.group,
@@ -286,6 +293,8 @@ def episode_line(episode: Episode) -> dict[str, Any]:
                 "reward": turn.reward,
                 "observation_tokens": len(turn.observation_ids),
                 "action_tokens": len(turn.action_ids),
+                # Rounded: what is left over differs with the rows that were computed together.
+                "logprob": round(sum(turn.logprobs), 4) if turn.logprobs else None,
             }
             for turn in episode.turns
         ],

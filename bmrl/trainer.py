@@ -84,7 +84,7 @@ def train_step(
     """Rolls out the groups, computes advantages, updates the policy once.
 
     Returns:
-        the episodes in the order of the plan, and the step's metrics (see ``metrics.GLOSSARY``).
+        the episodes in the order of the plan, and the step's metrics (see ``glossary.GLOSSARY``).
 
     Raises:
         BmrlError: too many environment errors, a sampler that is not the policy, or a gradient that is not

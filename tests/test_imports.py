@@ -14,7 +14,8 @@ PACKAGE = Path(bmrl.__file__).parent
 
 # Lowest first; a module imports from its own layer and those below. A folder counts as one module.
 LAYERS = [
-    {"errors", "types", "files", "system", "seeds"},
+    {"errors", "types", "files", "redact", "system", "seeds"},
+    {"glossary"},
     {
         "algorithm",
         "atomic",
@@ -33,6 +34,7 @@ LAYERS = [
         "recipe",
         "run_folder",
         "sampler",
+        "trackers",
     },
     {"evaluations", "results", "rollout", "sft"},
     {"evaluate", "trainer"},
@@ -57,7 +59,7 @@ TORCH = {
 }
 READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
-DEFERRED = {"httpx", "matplotlib", "rich", "scipy"}
+DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
 
 
@@ -153,6 +155,8 @@ LIGHT = [
     ["eval", "--help"],
     ["compare", "--help"],
     ["diagnose", "--help"],
+    ["play", "--help"],
+    ["report", "--help"],
     ["recipes"],
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],

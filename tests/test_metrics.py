@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from bmrl.errors import BmrlError
-from bmrl.metrics import GLOSSARY, MetricsFile, markdown, metric
+from bmrl.glossary import GLOSSARY, markdown, metric
+from bmrl.metrics import MetricsFile
 from bmrl.types import EndReason
 
 

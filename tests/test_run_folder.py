@@ -187,6 +187,7 @@ def test_an_episode_line_is_the_contract(tmp_path):
                     "reward": 0.0,
                     "observation_tokens": 3,
                     "action_tokens": 2,
+                    "logprob": -0.3,
                 },
                 {
                     "observation": "Open.",
@@ -195,6 +196,7 @@ def test_an_episode_line_is_the_contract(tmp_path):
                     "reward": 1.0,
                     "observation_tokens": 1,
                     "action_tokens": 3,
+                    "logprob": -3.0,
                 },
             ],
             "final_observation": "You won.",

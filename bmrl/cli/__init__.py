@@ -14,6 +14,7 @@ from bmrl.cli.compare import compare
 from bmrl.cli.diagnose import diagnose
 from bmrl.cli.evaluate import evaluate
 from bmrl.cli.games import games
+from bmrl.cli.play import play
 from bmrl.cli.recipes import check, new, recipes
 from bmrl.cli.report import report
 from bmrl.cli.train import sft, train
@@ -30,8 +31,9 @@ def bmrl(debug: bool) -> None:
     """
 
 
-for _command in (train, sft, evaluate, compare, diagnose, report, check, recipes, new, games):
+for _command in (train, sft, evaluate, compare, diagnose, report, check, recipes, new, play, games):
     bmrl.add_command(_command)
+games.add_command(play)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

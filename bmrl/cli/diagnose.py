@@ -7,8 +7,7 @@ from typing import Any
 import click
 
 from bmrl.cli.clicks import Command
-from bmrl.cli.evaluate import checkpoint, temperature
-from bmrl.cli.options import JSON
+from bmrl.cli.options import JSON, checkpoint_name, temperature
 from bmrl.errors import UsageError
 
 _POSITIVE = click.IntRange(min=1)
@@ -42,14 +41,14 @@ _POSITIVE = click.IntRange(min=1)
     help="Sampling seed. Repeatable: every task is played once per seed.",
 )
 @click.option(
-    "--checkpoint", metavar="last|best|STEP", default="last", show_default=True, callback=checkpoint, help="Of A."
+    "--checkpoint", metavar="last|best|STEP", default="last", show_default=True, callback=checkpoint_name, help="Of A."
 )
 @click.option(
     "--against-checkpoint",
     metavar="last|best|STEP",
     default="last",
     show_default=True,
-    callback=checkpoint,
+    callback=checkpoint_name,
     help="Of B, where that is a run.",
 )
 @click.option(

@@ -8,22 +8,8 @@ import click
 
 from bmrl.cli import endpoint as endpoints
 from bmrl.cli.clicks import Command
-from bmrl.cli.options import JSON
+from bmrl.cli.options import CHECKPOINT, JSON, TEMPERATURE
 from bmrl.errors import BmrlError, UsageError
-
-
-def checkpoint(_: click.Context, __: click.Parameter, value: str) -> str:
-    """Refuses what names no checkpoint."""
-    if value not in ("last", "best") and not (value.isascii() and value.isdecimal() and len(value) < 10):
-        raise click.BadParameter(f"{value!r} is none of last, best and a step number")
-    return value
-
-
-def temperature(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
-    """Refuses what is no temperature."""
-    if value is not None and not 0 <= value <= 100:  # not so of nan, either
-        raise click.BadParameter(f"{value} is not in the range 0<=x<=100")
-    return value
 
 
 @click.command(name="eval", cls=Command, epilog="Example: bmrl eval pocket --budget 4 --budget 8")
@@ -46,26 +32,13 @@ def temperature(_: click.Context, __: click.Parameter, value: float | None) -> f
     metavar="N",
     help="Sampling seed. Repeatable: every task is played once per seed.",
 )
-@click.option(
-    "--checkpoint",
-    metavar="last|best|STEP",
-    default="last",
-    show_default=True,
-    callback=checkpoint,
-    help="Which checkpoint of a run.",
-)
+@CHECKPOINT
 @click.option(
     "--announce",
     type=click.Choice(["none", "total", "remaining"]),
     help="What the agent is told of its budget; as in the target's recipe by default.",
 )
-@click.option(
-    "--temperature",
-    type=float,
-    metavar="T",
-    callback=temperature,
-    help="Sampling temperature; 0 is greedy.",
-)
+@TEMPERATURE
 @click.option(
     "--turn-tokens",
     type=click.IntRange(1, 65_536),

@@ -1,4 +1,4 @@
-"""`bmrl games`: make games, say which there are, replay their plans, play one by hand."""
+"""`bmrl games`: make games, say which there are, replay their plans, check an environment."""
 
 import json
 from collections import Counter
@@ -224,43 +224,8 @@ def check(name: str, args: dict[str, str], names: tuple[str, ...], turns: int, a
         raise BmrlError("\n".join(problems))
 
 
-@games.command(cls=Command, epilog="Example: bmrl games play --split valid_seen --task 3 --budget 10")
-@ENV
-@ARGS
-@SOURCE
-@ENGINE
-@click.option("--split", default="valid_seen", show_default=True, metavar="NAME", help="Split of the game.")
-@click.option("--task", default="1", show_default=True, metavar="N|ID", help="Its number in the split, or its id.")
-@click.option("--budget", type=click.IntRange(min=1), metavar="N", help="Most turns; none by default.")
-def play(split: str, task: str, budget: int | None, **where: Any) -> None:
-    """Play a game in the terminal.
-
-    One command a line; `?` lists the commands that would be accepted, and takes no turn. The end of
-    the input (Ctrl-D) stops.
-    """
-    env = _environment(**where)
-    chosen = _task(env.tasks(split), task, split)
-    click.echo(env.reset(chosen))
-    turns = 0
-    while budget is None or turns < budget:
-        try:
-            command = input("> ")
-        except EOFError:
-            click.echo(f"\nstopped after {turns} turns")
-            return
-        if command == "?":
-            click.echo("\n".join(env.admissible or ("it does not say",)))
-            continue
-        step, turns = env.step(command), turns + 1
-        click.echo(step.observation)
-        if step.terminated:
-            best = f"; a shortest plan takes {len(chosen.plan)}" if chosen.plan else ""
-            click.echo(f"{'won' if step.won else 'lost'} after {turns} turns{best}")
-            return
-    click.echo(f"the budget of {budget} turns is used up")
-
-
-def _task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
+def chosen_task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
+    """A task of a split, by its number, counted from 1, or its id."""
     if wanted.isdecimal() and 1 <= int(wanted) <= len(tasks):
         return tasks[int(wanted) - 1]
     for task in tasks:
@@ -272,11 +237,22 @@ def _task(tasks: Sequence[Task], wanted: str, split: str) -> Task:
 def _environment(world: str, args: Mapping[str, str], source: str | None = None, engine: str | None = None) -> Any:
     from bmrl.envs import make as made
 
-    given = _values(world, args)
+    return made(world, **environment_arguments(world, args, source, engine))
+
+
+def environment_arguments(
+    world: str,
+    args: Mapping[str, str],
+    source: str | None = None,
+    engine: str | None = None,
+    own: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What an environment is made with: its own arguments, and those of the command line over them."""
+    given = {**(own or {}), **_values(world, args)}
     given |= {name: value for name, value in (("source", source), ("engine", engine)) if value is not None}
     if world == "alfworld":
         given.setdefault("source", "embedded")  # not what $ALFWORLD_DATA happens to name
-    return made(world, **given)
+    return given
 
 
 def _splits(env: Any, names: Sequence[str]) -> list[str]:

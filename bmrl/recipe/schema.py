@@ -182,7 +182,7 @@ class Recipe(Section):
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="the optimizer")
     train: TrainSection | None = Field(None, description="reinforcement learning; a recipe has either this or `sft`")
     sft: SftSection | None = Field(None, description="supervised learning from demonstrations")
-    tracking: list[Literal["jsonl"]] = Field(["jsonl"], description="where metrics go")
+    tracking: list[Literal["jsonl", "tensorboard", "wandb", "trackio"]] = Field(["jsonl"], description="where metrics go beside `metrics.jsonl`, which is always written; each but `jsonl` needs the extra of its name, e.g. `bmrl[wandb]`")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

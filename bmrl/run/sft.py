@@ -18,13 +18,14 @@ from bmrl.metrics import MetricsFile
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.pocket import build_tokenizer
 from bmrl.policy import Policy, new_model, save_model, seeded
-from bmrl.recipe import Recipe
+from bmrl.recipe import Recipe, resolved
 from bmrl.run.compose import say, starting_policy, tell_of_another_world
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
 from bmrl.seeds import python_stream, stream
 from bmrl.sft import Example, batches, example, sft_step
+from bmrl.trackers import Trackers
 
 # Checkpoints of a supervised run: every so many steps, and how many stay.
 CHECKPOINT_EVERY, KEEP = 50, 2
@@ -138,6 +139,7 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
     loop = restore(folder, policy, optimizer, names)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
+    trackers = Trackers(recipe.tracking, folder, resolved(recipe), loop.step, say)
     began, saved = time.monotonic() - loop.elapsed_s, loop.step
     say(f"{folder}: {len(rows)} demonstrations, {sum(lengths)} tokens, {len(plan)} steps, on {policy.device}")
     policy.model.train()
@@ -164,15 +166,15 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
                         max_grad_norm=o.max_grad_norm,
                     )
                 loop.step, loop.elapsed_s = step, time.monotonic() - began
-                metrics.append(
-                    {
-                        "step": step,
-                        **values,
-                        "learning_rate": rate,
-                        "elapsed_s": loop.elapsed_s,
-                        "peak_memory_gb": peak_memory_gb(),
-                    }
-                )
+                record = {
+                    "step": step,
+                    **values,
+                    "learning_rate": rate,
+                    "elapsed_s": loop.elapsed_s,
+                    "peak_memory_gb": peak_memory_gb(),
+                }
+                metrics.append(record)
+                trackers.log(record, step)
                 if step % 10 == 0 or step == len(plan):
                     progress.step(f"action loss {values['action_loss']:.3f}", step)
                 if step % CHECKPOINT_EVERY == 0 or step == len(plan):
@@ -182,6 +184,8 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
             if loop.step > saved:
                 save(folder, policy, optimizer, names, loop, keep=KEEP)
             raise stopped(stop, folder, loop) from None
+        finally:
+            trackers.close()
 
 
 def _precision(recipe: Recipe, policy: Policy) -> AbstractContextManager[object]:

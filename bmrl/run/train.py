@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from bmrl.check import refuse_missing
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError, Interrupted, UsageError
-from bmrl.metrics import MetricsFile
+from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe, TrainSection, resolved
@@ -23,6 +24,7 @@ from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.target import best_step
+from bmrl.trackers import Trackers
 from bmrl.trainer import Player, Update, plan_step, train_step
 from bmrl.types import EndReason
 
@@ -114,6 +116,7 @@ def _loop(
     player = make_player(recipe, policy, pool, rows=loop.rows)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
+    trackers = Trackers(recipe.tracking, folder, resolved(recipe), loop.step, say)
     update = _update(recipe)
     began = time.monotonic() - loop.elapsed_s
     groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
@@ -126,7 +129,8 @@ def _loop(
         try:
             while True:
                 if _evaluation_due(settings, loop.step) and not evaluated(folder, loop.step):
-                    _evaluate(recipe, folder, player, loop.step, progress, poll)
+                    answer = _evaluate(recipe, folder, player, loop.step, progress, poll)
+                    trackers.log(evaluation_metrics(answer), loop.step)
                 if loop.step == settings.steps:
                     break
                 if settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600:
@@ -164,16 +168,16 @@ def _loop(
                 loop.step = step
                 loop.env_turns += int(values["step_turns"])
                 loop.elapsed_s = time.monotonic() - began
-                metrics.append(
-                    {
-                        "step": step,
-                        **values,
-                        "learning_rate": rate,
-                        "env_turns": loop.env_turns,
-                        "elapsed_s": loop.elapsed_s,
-                        "peak_memory_gb": peak_memory_gb(),
-                    }
-                )
+                record = {
+                    "step": step,
+                    **values,
+                    "learning_rate": rate,
+                    "env_turns": loop.env_turns,
+                    "elapsed_s": loop.elapsed_s,
+                    "peak_memory_gb": peak_memory_gb(),
+                }
+                metrics.append(record)
+                trackers.log(record, step)
                 progress.step(_line(values))
                 hours_over = settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600
                 if step % settings.checkpoint_every == 0 or step == settings.steps or hours_over:
@@ -183,6 +187,8 @@ def _loop(
             if loop.step > saved:
                 save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
             raise stopped(stop, folder, loop) from None
+        finally:
+            trackers.close()
     save_adapter(folder)
 
 
@@ -223,7 +229,7 @@ def _evaluation_due(settings: TrainSection, step: int) -> bool:
 
 def _evaluate(
     recipe: Recipe, folder: Path, player: Player, step: int, progress: Progress, poll: Callable[[], None]
-) -> None:
+) -> dict[str, Any]:
     """Success over budgets at this step, written to ``eval/step-000100``."""
     assert recipe.train is not None
     episodes, result = evaluate_policy(
@@ -242,6 +248,7 @@ def _evaluate(
     results.write(folder / "eval", f"step-{step:06d}", episodes, result)
     curve = ", ".join(f"{point['success']:.0%} at {point['budget']}" for point in result["budgets"])
     progress.say(f"evaluation of step {step}: {curve}")
+    return result
 
 
 def _line(values: dict[str, float]) -> str:
