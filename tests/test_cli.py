@@ -58,7 +58,22 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 COMMANDS = [
     [],
-    *([name] for name in ("train", "sft", "eval", "report", "check", "recipes", "new", "games")),
+    *(
+        [name]
+        for name in (
+            "train",
+            "sft",
+            "eval",
+            "compare",
+            "diagnose",
+            "report",
+            "check",
+            "recipes",
+            "new",
+            "play",
+            "games",
+        )
+    ),
     ["games", "make"],
     *(["games", name] for name in ("info", "verify", "play")),
 ]
@@ -78,8 +93,8 @@ WRONG = [
     (
         ["frobnicate"],
         [
-            "no such command frobnicate; commands: check, eval, games, new, recipes, report, sft, "
-            "train; see bmrl --help"
+            "no such command frobnicate; commands: check, compare, diagnose, eval, games, new, "
+            "play, recipes, report, sft, train; see bmrl --help"
         ],
     ),
     (["games", "mak"], ["no such command mak; did you mean make?; see bmrl games --help"]),
@@ -199,6 +214,7 @@ def test_eval_hands_on_what_was_asked(run: Run, calls: list[Any]) -> None:
         "tasks": 5,
         "announce": "total",
         "out": Path("o"),
+        "check_truncation": False,
     }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from bmrl import __version__
-from bmrl.cli.clicks import Group, problems
+from bmrl.cli.clicks import Command, Group, problems
 from bmrl.cli.compare import compare
 from bmrl.cli.diagnose import diagnose
 from bmrl.cli.evaluate import evaluate
@@ -33,7 +33,10 @@ def bmrl(debug: bool) -> None:
 
 for _command in (train, sft, evaluate, compare, diagnose, report, check, recipes, new, play, games):
     bmrl.add_command(_command)
-games.add_command(play)
+# The same command under its first name.
+games.add_command(
+    Command("play", callback=play.callback, params=play.params, help=play.help, epilog="Example: bmrl games play")
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
