@@ -78,9 +78,9 @@ def cut(episode: Episode, budget: int) -> Episode:
 
 
 def _moves(episode: Episode) -> list[tuple[str, ...]]:
-    """All that happened, turn by turn, and last how it ended."""
+    """What was done, turn by turn, and last how it ended; not what was shown, which tells the budget if it is told."""
     turns = [(turn.action, turn.text, str(turn.valid), str(turn.reward)) for turn in episode.turns]
-    return [*turns, (str(episode.end_reason), episode.final_observation)]
+    return [*turns, (str(episode.end_reason),)]
 
 
 def table(found: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from bmrl import envs, run_folder
 from bmrl.atomic import write_json
 from bmrl.diagnose import Bank, Diagnosis, Settings, World, diagnose, read_bank
+from bmrl.envs.pool import Pool
 from bmrl.policy import continuation_logprobs
 from bmrl.rollout import rollout
 from bmrl.run.compose import cache_rows, make_player, make_pool, say
@@ -126,25 +127,8 @@ def diagnose_targets(
         world = _world(a, split or recipe.env.eval_split, tasks)
         if bank is not None:  # before anything is loaded
             settings = replace(settings, bank=_stored(bank, world))
-        loaded = [load_policy(target) for target in (a, replace(b, recipe=_in_world_of(a, b)))]
-        names = [{"name": t.name, "checkpoint": step} for t, (_, step) in zip((a, b), loaded, strict=True)]
         progress = Progress(0)
-        part = [""]
-        players = []
-        for target, (policy, _), letter in zip((a, b), loaded, "AB", strict=True):
-            own = _in_world_of(a, target)
-            held = cache_rows(policy, kv_cache_gb=own.rollout.kv_cache_gb, context_tokens=own.model.context_tokens)
-            player = make_player(own, policy, pool, rows=min(ROWS, held), announce=settings.announce)
-
-            def start(total: int, letter: str = letter) -> None:
-                progress.inner(f"{part[0]}, {letter}", total)
-
-            players.append(PolicyPlayer(player, heat, start, lambda _: progress.advance(), poll))
-
-        def on_part(name: str) -> None:
-            part[0] = name
-            progress.say(name)
-
+        players, names, on_part = _players(a, b, pool, settings.announce, heat, progress, poll)
         try:
             with progress.shown():
                 found = diagnose(players[0], players[1], world, settings, on_part)
@@ -155,9 +139,40 @@ def diagnose_targets(
     return _written(found, head, folder, settings)
 
 
-def _in_world_of(a: Target, target: Target) -> Any:
-    """A target's recipe with A's environment."""
-    return target.recipe.model_copy(update={"env": a.recipe.env})
+def _players(
+    a: Target,
+    b: Target,
+    pool: Pool,
+    announce: str,
+    temperature: float,
+    progress: Progress,
+    poll: Callable[[], None],
+) -> tuple[list[PolicyPlayer], list[dict[str, Any]], Callable[[str], None]]:
+    """Both ready to play, what they are called, and who is to be told which part begins."""
+    parts = [""]  # what is played now, last
+    players, names = [], []
+    for letter, target in zip("AB", (a, b), strict=True):
+        player, checkpoint = _player(target, a, pool, announce)
+
+        def start(total: int, letter: str = letter) -> None:
+            progress.inner(f"{parts[-1]}, {letter}", total)
+
+        players.append(PolicyPlayer(player, temperature, start, lambda _: progress.advance(), poll))
+        names.append({"name": target.name, "checkpoint": checkpoint})
+
+    def on_part(name: str) -> None:
+        parts.append(name)
+        progress.say(name)
+
+    return players, names, on_part
+
+
+def _player(target: Target, host: Target, pool: Pool, announce: str) -> tuple[Player, str | None]:
+    """A target ready to play in the host's environment, and the checkpoint that it is of, if any."""
+    recipe = target.recipe.model_copy(update={"env": host.recipe.env})
+    policy, checkpoint = load_policy(replace(target, recipe=recipe))
+    held = cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens)
+    return make_player(recipe, policy, pool, rows=min(ROWS, held), announce=announce), checkpoint
 
 
 def _stored(path: Path, world: World) -> Bank:
