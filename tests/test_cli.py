@@ -78,7 +78,7 @@ WRONG = [
     (
         ["frobnicate"],
         [
-            "no such command frobnicate; commands: check, eval, games, new, recipes, report, sft, "
+            "no such command frobnicate; commands: check, diagnose, eval, games, new, recipes, report, sft, "
             "train; see bmrl --help"
         ],
     ),
