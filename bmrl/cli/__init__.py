@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from copy import copy
 
 import click
 
@@ -31,7 +32,10 @@ def bmrl(debug: bool) -> None:
 
 for _command in (train, sft, evaluate, report, check, recipes, new, play, games):
     bmrl.add_command(_command)
-games.add_command(play)
+# The same by its older name; a help's example names the command that was asked.
+_played = copy(play)
+_played.epilog = "Example: bmrl games play --split valid_seen --task 3 --budget 10"
+games.add_command(_played)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
