@@ -58,7 +58,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 COMMANDS = [
     [],
-    *([name] for name in ("train", "sft", "eval", "report", "check", "recipes", "new", "games")),
+    *([name] for name in ("train", "sft", "eval", "report", "check", "recipes", "new", "play", "games")),
     ["games", "make"],
     *(["games", name] for name in ("info", "verify", "play")),
 ]
@@ -78,7 +78,7 @@ WRONG = [
     (
         ["frobnicate"],
         [
-            "no such command frobnicate; commands: check, eval, games, new, recipes, report, sft, "
+            "no such command frobnicate; commands: check, eval, games, new, play, recipes, report, sft, "
             "train; see bmrl --help"
         ],
     ),
