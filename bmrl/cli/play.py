@@ -40,7 +40,7 @@ class Table:
         return f"[{', '.join(left + goal)}] > " if left or goal else "> "
 
 
-@click.command(cls=Command, epilog="Example: bmrl play expert --split valid_seen --task 3 --budget 10 --show-distance")
+@click.command(cls=Command, epilog="Example: bmrl play expert --task 3 --budget 10 --show-distance")
 @click.argument("target", required=False)
 @click.option("--env", "world", metavar="NAME", help="Environment; the target's own by default, else alfworld.")
 @ARGS
