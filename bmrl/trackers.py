@@ -67,7 +67,7 @@ class Trackers:
 
     def log(self, record: Mapping[str, float | None], step: int) -> None:
         """Hand the numbers of a step on; those that are unknown are left out."""
-        known = {key: value for key, value in record.items() if value is not None}
+        known = {key: value for key, value in record.items() if value is not None and key != "step"}
         for name, (log, _) in list(self._open.items()):
             with self._guarded(name):
                 log(known, step)
@@ -106,8 +106,7 @@ def _tensorboard(run: Tracked) -> tuple[Log, Close]:
 
     def log(record: Mapping[str, float], step: int) -> None:
         for key, value in record.items():
-            if key != "step":
-                writer.add_scalar(key, value, step)
+            writer.add_scalar(key, value, step)
 
     return log, writer.close
 
@@ -161,7 +160,7 @@ def _trackio(run: Tracked) -> tuple[Log, Close]:
     def log(record: Mapping[str, float], step: int) -> None:
         session.log(dict(record), step=step)
 
-    return log, session.finish
+    return log, trackio.finish  # not the session's own: it would be finished once more, aloud, at the program's end
 
 
 # name in a recipe -> what opens it; the package and the extra are called alike

@@ -117,7 +117,7 @@ def hostile(tmp_path_factory):
     said = [
         episode(text, [(text, text), {"observation": text, "action": text, "valid": False, "reward": 1.0}], **rest)
         for text in HOSTILE
-        for rest in ({"final_observation": text, "error": text, "reason": "env_error"}, {"reason": text[:40]})
+        for rest in ({"final_observation": text, "error": text, "reason": "env_error"}, {"reason": "failure"})
     ]
     lines(run / "eval" / "step-000010.jsonl", [*said, episode("one", []), episode("two", [])])
     write_json(run / "eval" / "step-000010.json", evaluation(10, (0.1, 0.4, 1.0), tasks=14))

@@ -44,7 +44,7 @@ def test_a_tracker_is_told_numbers_and_a_recipe_without_paths_and_secrets(guests
     opened.log({"step": 1, "success": 0.5, "kl": None}, 1)
     opened.close()
     config = {"name": "demo", "model": {"name": "…/small"}, "env": {"args": {"api_key": "(hidden)"}}}
-    assert guests == [("run", config, 0), (1, {"step": 1, "success": 0.5}), "closed"]
+    assert guests == [("run", config, 0), (1, {"success": 0.5}), "closed"]
 
 
 def test_one_that_fails_says_so_once_and_the_others_go_on(guests, tmp_path):
