@@ -77,7 +77,7 @@ def test_a_real_server_plays_and_does_what_the_same_model_does_here(model: Path,
     assert [point["success"] for point in here["budgets"]] == [point["success"] for point in answer["budgets"]]
     for one, other in zip(episodes, local, strict=True):
         for turn in (*one["turns"], *other["turns"]):
-            del turn["observation_tokens"], turn["action_tokens"]
+            del turn["observation_tokens"], turn["action_tokens"], turn["logprob"]
         assert one == other
 
 

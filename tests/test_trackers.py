@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -113,6 +114,7 @@ def _twice(name: str, folder: Path) -> None:
     for step in (1, 2, 3):
         first.log({"step": step, "success": step / 10}, step)
     first.close()
+    time.sleep(1.1)  # W&B names what it keeps by the second
     second = Trackers([name], folder, RECIPE, 2, pytest.fail)
     for step in (3, 4):
         second.log({"step": step, "success": step / 10}, step)
