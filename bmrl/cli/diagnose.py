@@ -61,7 +61,7 @@ _POSITIVE = click.IntRange(min=1)
 @click.option(
     "--states",
     type=_POSITIVE,
-    default=40,
+    default=20,
     show_default=True,
     metavar="N",
     help="States of each source (expert, A, B) in each bank, on track and after an error.",

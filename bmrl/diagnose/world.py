@@ -43,7 +43,7 @@ class Settings:
     budgets: Sequence[int]
     seeds: Sequence[int] = (0,)
     announce: str = "none"
-    states: int = 40
+    states: int = 20
     samples: int = 8
     strengths: Sequence[int] = (1, 2, 4, 8)
     bank: Bank | None = None
