@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bmrl.errors import BmrlError
 from bmrl.kv_cache import NAME, LiveCache, Segment, layout
-from bmrl.policy import Policy, for_sampling, swapped
+from bmrl.policy import Forward, Policy, for_sampling, swapped
 from bmrl.types import Completion
 
 # Most tokens of a forward, unless a single row brings more: bounds what its activations take.
@@ -67,7 +67,7 @@ class LiveSampler:
     """Samples for many rows at once from one policy, keeping every row's cache between turns.
 
     Args:
-        policy: the model; read, never changed. Its weights must hold still: those of now are sampled from.
+        policy: the model; read, never changed. Its weights must hold still while a row is alive.
         rows: most rows alive at once.
         context_tokens: most tokens of a row.
     """
@@ -81,7 +81,7 @@ class LiveSampler:
         self._live: dict[int, _Row] = {}
         # A CPU compiles its bfloat16 products anew for each number of tokens.
         self._compiled = policy.device.type == "cpu" and policy.causal.dtype == torch.bfloat16
-        self._forwards = for_sampling(policy)
+        self._forwards: list[tuple[torch.nn.Module, Forward]] = []
 
     def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
         """A turn of a row; one not seen before, or dropped, is new.
@@ -96,6 +96,8 @@ class LiveSampler:
         """
         if not 0 <= row < self.rows:
             raise ValueError(f"row {row} of a sampler made for {self.rows}")
+        if not self._live:
+            self._forwards = for_sampling(self.policy)
         state = self._live.setdefault(row, _Row())
         if state.draws:
             raise ValueError(f"row {row} is in a turn already")

@@ -8,13 +8,14 @@ from bmrl.policy.adapter import (
     with_new_adapter,
 )
 from bmrl.policy.continuations import continuation_logprobs
-from bmrl.policy.linear import for_sampling, swapped
+from bmrl.policy.linear import Forward, for_sampling, swapped
 from bmrl.policy.load import load, new_model, save_model
 from bmrl.policy.logprobs import token_logprobs
 from bmrl.policy.model import Policy, seeded
 from bmrl.policy.packed import with_packing
 
 __all__ = [
+    "Forward",
     "Policy",
     "add_reference",
     "continuation_logprobs",
