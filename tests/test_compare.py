@@ -255,6 +255,16 @@ def test_a_run_is_its_newest_evaluation_that_can_be_compared(run, tmp_path):
         evaluations.named(f"{run}@7")
 
 
+def test_of_one_policys_evaluations_the_one_with_most_budgets_in_common_is_taken(tmp_path):
+    episodes = [lost(task.task_id) for task in TASKS]
+    start = evaluation(tmp_path, "start", episodes)
+    few, more = (evaluation(tmp_path, name, episodes, budgets=b) for name, b in (("few", (30,)), ("more", (4, 8, 30))))
+    assert choose([[start], [few, more]], [False, False]) == [start, more]
+    assert choose([[few, start], [few, more]], [False, False]) == [start, more]
+    other = evaluation(tmp_path, "other", episodes, budgets=(30,), checkpoint="step-000009")
+    assert choose([[start], [other, more]], [False, False]) == [start, other]  # the likeliest policy comes first
+
+
 def test_no_evaluation_is_one_line(run, tmp_path):
     bare = run_folder.create(tmp_path / "runs", "", {"name": "bare"}, {})
     for text, said in [

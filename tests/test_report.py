@@ -325,6 +325,19 @@ def test_a_diagnosis_is_drawn_and_one_that_is_not_there_is_said_how_to_make(run)
         drawn(chart.draw)
 
 
+def test_a_figure_without_an_interval_is_drawn_without_one(run):
+    bare = {"value": 0.75, "low": None, "high": None, "tasks": 1}
+    whole = diagnosed()
+    whole["recovery"]["forced"] = [{**row, "ratio": {**PAIR, "a": bare}} for row in whole["recovery"]["forced"]]
+    whole["decomposition"] = [{**row, "decisions": bare} for row in whole["decomposition"]]
+    write_json(run / "diagnosis" / "d.json", whole)
+    charts = {chart.name: chart for chart in diagnosis.charts(run)}
+    for name in ("recovery", "decomposition"):
+        drawn(charts[name].draw)
+        assert any("(no interval)" in cell for row in charts[name].table for cell in row)
+        svg(charts[name].draw)
+
+
 def test_parts_that_a_diagnosis_lacks_say_why(run):
     lacking = diagnosed(single_step=None, decomposition=None, missing=["no planner here"])
     write_json(run / "diagnosis" / "d.json", lacking)

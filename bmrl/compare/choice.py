@@ -56,7 +56,9 @@ def refuse_other_recipe(first: Evaluation, sibling: Evaluation) -> None:
 
 
 def choose(groups: Sequence[Sequence[Evaluation]], siblings: Sequence[bool]) -> list[Evaluation]:
-    """One of each group, so that all can be compared with the first: the first of each that can.
+    """One of each group, so that all can be compared with the first.
+
+    Of those of the likeliest policy, the ones with the most budgets in common; among equals the likeliest.
 
     Args:
         groups: what each name may mean, the likeliest first.
@@ -67,12 +69,21 @@ def choose(groups: Sequence[Sequence[Evaluation]], siblings: Sequence[bool]) -> 
     """
 
     def fits(first: Evaluation, group: Sequence[Evaluation], sibling: bool) -> Evaluation | None:
-        return next((one for one in group if not unlike(first, one, siblings=sibling)), None)
+        alike = [one for one in group if not unlike(first, one, siblings=sibling)]
+        return max(
+            (one for one in alike if one.step == alike[0].step), key=lambda one: common(first, one), default=None
+        )
 
+    def common(*ones: Evaluation) -> int:
+        return len(set.intersection(*(set(one.budgets) for one in ones)))
+
+    chosen: list[list[Evaluation]] = []
     for first in groups[0]:
         found = [fits(first, group, sibling) for group, sibling in zip(groups[1:], siblings[1:], strict=True)]
-        if None not in found:
-            return [first, *(one for one in found if one is not None)]
+        if None not in found and (not chosen or first.step == chosen[0][0].step):
+            chosen.append([first, *(one for one in found if one is not None)])
+    if chosen:
+        return max(chosen, key=lambda ones: common(*ones))
     first = groups[0][0]
     lines = [
         line

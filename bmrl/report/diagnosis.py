@@ -1,6 +1,7 @@
 """Charts of what ``bmrl diagnose`` found out; docs/diagnosis.md says what each figure means."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -213,12 +214,13 @@ def _beside(side: str) -> float:
 
 
 def _known(values: Sequence[tuple[int, Row]]) -> list[tuple[int, tuple[float, float, float]]]:
-    """Figures as (value, low, high), without those there was nothing to count for."""
-    return [
-        (at, (float(figure["value"]), float(figure["low"]), float(figure["high"])))
-        for at, figure in values
-        if figure["value"] is not None
-    ]
+    """Figures as (value, low, high), without those there was nothing to count for; nan where there is no interval."""
+    found = []
+    for at, figure in values:
+        if figure["value"] is not None:
+            low, high = (math.nan if figure[end] is None else float(figure[end]) for end in ("low", "high"))
+            found.append((at, (float(figure["value"]), low, high)))
+    return found
 
 
 def _table(head: Sequence[str], places: Sequence[int], columns: Sequence[Mapping[int, Any]], say: Any) -> Any:
@@ -226,6 +228,8 @@ def _table(head: Sequence[str], places: Sequence[int], columns: Sequence[Mapping
         if place not in column:
             return "–"
         value, low, high = column[place]
+        if math.isnan(low) or math.isnan(high):
+            return f"{say(value)} (no interval)"
         return f"{say(value)} ({say(low)} to {say(high)})"
 
     return (tuple(head), *((str(place), *(cell(column, place) for column in columns)) for place in places))
