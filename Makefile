@@ -74,6 +74,7 @@ $(SERVER): $(STAMP)
 
 # Hours on two cores, nearly all of them in the competitors. TRL and vLLM have environments of their own, see
 # benchmarks/README.md: make bench TRL=.venv-trl/bin/python VLLM=.venv-vllm/bin/python
+bench: export GOMP_SPINCOUNT := 3000
 bench: $(SMOLLM2)
 	$(BIN)/python benchmarks/rollout.py $(if $(TRL),--trl-python $(TRL)) $(if $(VLLM),--vllm-python $(VLLM))
 	$(BIN)/python benchmarks/update.py $(if $(TRL),--trl-python $(TRL))

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from bmrl.cli.clicks import Command
-from bmrl.cli.options import JSON, checkpoint_name, temperature
+from bmrl.cli.options import JSON, SEEDS, SPLIT, checkpoint_name, temperature
 from bmrl.errors import UsageError
 
 _POSITIVE = click.IntRange(min=1)
@@ -30,16 +30,9 @@ _POSITIVE = click.IntRange(min=1)
     metavar="N",
     help="Most turns of an episode. Repeatable; the budgets of A's recipe by default.",
 )
-@click.option("--split", metavar="NAME", help="Split of tasks; valid_seen by default.")
+@SPLIT
 @click.option("--env", "world", metavar="NAME", help="Environment to play in; A's own by default.")
-@click.option(
-    "--seed",
-    "seeds",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="N",
-    help="Sampling seed. Repeatable: every task is played once per seed.",
-)
+@SEEDS
 @click.option(
     "--checkpoint", metavar="last|best|STEP", default="last", show_default=True, callback=checkpoint_name, help="Of A."
 )

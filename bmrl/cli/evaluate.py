@@ -8,7 +8,7 @@ import click
 
 from bmrl.cli import endpoint as endpoints
 from bmrl.cli.clicks import Command
-from bmrl.cli.options import CHECKPOINT, JSON, TEMPERATURE
+from bmrl.cli.options import CHECKPOINT, JSON, SEEDS, SPLIT, TEMPERATURE
 from bmrl.errors import BmrlError, UsageError
 
 
@@ -22,16 +22,9 @@ from bmrl.errors import BmrlError, UsageError
     metavar="N",
     help="Most turns of an episode. Repeatable; the budgets of the target's recipe by default.",
 )
-@click.option("--split", metavar="NAME", help="Split of tasks; valid_seen by default.")
+@SPLIT
 @click.option("--env", "world", metavar="NAME", help="Environment to play in; the target's own by default.")
-@click.option(
-    "--seed",
-    "seeds",
-    type=click.IntRange(min=0),
-    multiple=True,
-    metavar="N",
-    help="Sampling seed. Repeatable: every task is played once per seed.",
-)
+@SEEDS
 @CHECKPOINT
 @click.option(
     "--announce",

@@ -51,3 +51,12 @@ TEMPERATURE = click.option(
     callback=temperature,
     help="Sampling temperature; 0 is greedy.",
 )
+SPLIT = click.option("--split", metavar="NAME", help="Split of tasks; valid_seen by default.")
+SEEDS = click.option(
+    "--seed",
+    "seeds",
+    type=click.IntRange(min=0),
+    multiple=True,
+    metavar="N",
+    help="Sampling seed. Repeatable: every task is played once per seed.",
+)

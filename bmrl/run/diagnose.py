@@ -14,12 +14,10 @@ from bmrl.atomic import write_json
 from bmrl.diagnose import Bank, Diagnosis, Settings, World, diagnose, read_bank
 from bmrl.envs.pool import Pool
 from bmrl.policy import continuation_logprobs
-from bmrl.rollout import rollout
 from bmrl.run.compose import cache_rows, make_player, make_pool, say
-from bmrl.run.evaluate import ROWS, load_policy
+from bmrl.run.evaluate import ROWS, load_policy, play
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
-from bmrl.sampler import LiveSampler
 from bmrl.target import Target
 from bmrl.trainer import Player
 from bmrl.types import Episode, Play
@@ -45,21 +43,9 @@ class PolicyPlayer:
         """See `bmrl.diagnose.Player`."""
         if not plays:
             return []
-        player = self.player
         self.on_start(len(plays))
-        return rollout(
-            plays,
-            sampler=LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens),
-            chat=player.chat,
-            pool=player.pool,
-            turn_tokens=player.turn_tokens,
-            context_tokens=player.context_tokens,
-            temperature=0.0 if greedy else self.temperature,
-            announce=player.announce,
-            purpose="eval",
-            on_episode=self.on_episode,
-            poll=self.poll,
-        )
+        temperature = 0.0 if greedy else self.temperature
+        return play(self.player, plays, temperature=temperature, on_episode=self.on_episode, poll=self.poll)
 
     def mass(self, episodes: Sequence[Episode], commands: Sequence[Sequence[str]]) -> list[list[float]] | None:
         """See `bmrl.diagnose.Player`.
