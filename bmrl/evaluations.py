@@ -1,6 +1,5 @@
 """Finished evaluations, read back from their files and found by name."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -9,20 +8,24 @@ from typing import Any
 
 from bmrl import run_folder
 from bmrl.errors import BmrlError, UsageError
+from bmrl.strict import is_number, loads
 
 FORMAT = 1  # raised when an older bmrl could no longer read an evaluation; the first ones carry no number
 AGAIN = "evaluate again"
 _KINDS = {
     "target": str,
+    "checkpoint": str | int | None,
     "split": str,
     "split_hash": str,
     "announce": str,
     "seeds": list,
     "sampling": dict,
     "tasks": int,
-    "area": int | float,
+    "errors": int,
     "budgets": list,
 }
+_NUMBERS = ("budget", "success", "low", "high", "context")  # of a budget
+_REFERENCES = ("ceiling", "search_reference")  # numbers as well, or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +94,14 @@ def read(path: Path) -> Evaluation:
             raise UsageError(f"{path}: missing, so the evaluation is not finished; run the same bmrl eval again")
         raise UsageError(f"{path}: no such file; bmrl eval --out DIR writes evaluations")
     try:
-        head = json.loads(path.read_bytes())
+        head = loads(path.read_bytes())
         written = head.get("format", FORMAT)
-        sound = all(isinstance(head[key], kind) for key, kind in _KINDS.items()) and bool(head["seeds"])
-        rows = [(row["budget"], row["success"]) for row in head["budgets"]]
-        sound = sound and bool(rows) and all(isinstance(value, int | float) for row in rows for value in row)
+        sound = all(isinstance(head[key], kind) for key, kind in _KINDS.items()) and is_number(head["area"])
+        sound = sound and bool(head["seeds"]) and all(type(seed) is int for seed in head["seeds"])
+        rows = head["budgets"]
+        sound = sound and bool(rows) and all(type(row["budget"]) is int and row["budget"] > 0 for row in rows)
+        sound = sound and all(is_number(row[key]) for row in rows for key in _NUMBERS)
+        sound = sound and all(row[key] is None or is_number(row[key]) for row in rows for key in _REFERENCES)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         written, sound = FORMAT, False
     if written != FORMAT:

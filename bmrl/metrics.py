@@ -9,6 +9,7 @@ from typing import Any
 from bmrl.atomic import append_json, write_text
 from bmrl.errors import BmrlError
 from bmrl.glossary import metric
+from bmrl.strict import is_number, loads
 
 
 def evaluation_metrics(result: Mapping[str, Any]) -> dict[str, float]:
@@ -51,9 +52,10 @@ class MetricsFile:
         records = []
         for number, line in enumerate(lines, start=1):
             try:
-                record = json.loads(line)
+                record = loads(line)
                 sound = isinstance(record["step"], int)
-            except (ValueError, KeyError, TypeError):
+                sound = sound and all(value is None or is_number(value) for value in record.values())
+            except (ValueError, KeyError, TypeError, AttributeError):
                 sound = False
             if not sound:
                 raise BmrlError(f"{self.path}:{number}: damaged, not a step's metrics; remove the line")

@@ -12,6 +12,7 @@ from typing import Any
 from bmrl import run_folder
 from bmrl.atomic import append_json, disk_errors, write_json
 from bmrl.errors import BmrlError
+from bmrl.strict import is_number, loads
 from bmrl.types import Episode
 
 
@@ -96,15 +97,15 @@ def _read(found: Partial, settings: Mapping[str, Any]) -> bool:
     lines = found.path.read_bytes().split(b"\n")[:-1]
     for number, text in enumerate(lines, start=1):
         try:
-            line = json.loads(text)
+            line = loads(text)
             if number == 1:
                 known = line["settings"]
                 continue
             cost, episode = line["cost"], line["episode"]
-            found.costs.append({name: value + 0 for name, value in cost.items()})
+            if not all(map(is_number, cost.values())) or not (episode is None or run_folder.is_episode(episode)):
+                raise ValueError("neither a cost nor an episode")
+            found.costs.append(cost)
             if episode is not None:
-                if not {"task_id", "seed", "budget", "end_reason", "success", "turns"} <= episode.keys():
-                    raise KeyError("no episode")
                 found.episodes[episode["step"], episode["group"], episode["episode"]] = episode
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             hint = "remove the line to play its episode again" if number > 1 else "remove the file to play all again"

@@ -20,6 +20,7 @@ from bmrl.atomic import (
     write_text,
 )
 from bmrl.errors import BmrlError, UsageError
+from bmrl.strict import is_number, loads
 from bmrl.system import system_info as system_info
 from bmrl.types import EndReason, Episode
 
@@ -244,7 +245,7 @@ def load_resolved(folder: Path) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise UsageError(f"{folder} is not a run folder; name one, usually in runs/")
-    system, resolved = _read_object(folder / SYSTEM), _read_object(folder / RESOLVED)
+    system, resolved = _read_object(folder / SYSTEM), _read_object(folder / RESOLVED, "model", "env", "budget")
     if system.get("run_format") != FORMAT:
         raise BmrlError(
             f"{folder}: run format {system.get('run_format')} of bmrl {system.get('bmrl')}, this "
@@ -253,9 +254,20 @@ def load_resolved(folder: Path) -> dict[str, Any]:
     return resolved
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def load_system(folder: Path) -> dict[str, Any]:
+    """What is known of the machine of a run, see ``system.system_info``.
+
+    Raises:
+        UsageError: ``folder`` is no run folder.
+        BmrlError: the file is damaged.
+    """
+    return _read_object(folder / SYSTEM, "versions", "games")
+
+
+def _read_object(path: Path, *parts: str) -> dict[str, Any]:
+    """Of a file; ``parts`` are objects in it, where they are."""
     try:
-        value = json.loads(path.read_bytes())
+        value = loads(path.read_bytes())
     except FileNotFoundError as error:
         raise UsageError(
             f"{path}: missing, so {path.parent} is not a run folder; name one, usually in runs/"
@@ -264,6 +276,9 @@ def _read_object(path: Path) -> dict[str, Any]:
         raise BmrlError(f"{path}: damaged ({_reason(error)}); restore it or start a new run") from error
     if not isinstance(value, dict):
         raise BmrlError(f"{path}: damaged (not a JSON object); restore it or start a new run")
+    for part in parts:
+        if not isinstance(value.get(part) or {}, dict):
+            raise BmrlError(f"{path}: damaged ({part} is no object); restore it or start a new run")
     return value
 
 
@@ -329,13 +344,28 @@ def read_episodes(path: Path) -> list[dict[str, Any]]:
     episodes = []
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
-            episode = json.loads(line)
-            sound = isinstance(episode["task_id"], str) and isinstance(episode["turns"], list)
-            sound = sound and isinstance(episode["budget"], int) and isinstance(episode["seed"], int)
-            sound = sound and isinstance(episode["success"], bool) and episode["end_reason"] in list(EndReason)
-        except (ValueError, KeyError, TypeError):
-            sound = False
-        if not sound:
+            episode = loads(line)
+        except ValueError:
+            episode = None
+        if not is_episode(episode):
             raise BmrlError(f"{path}:{number}: damaged, not an episode; evaluate or train again")
         episodes.append(episode)
     return episodes
+
+
+def is_episode(value: Any) -> bool:
+    """Whether ``episode_line`` may have made it."""
+    try:
+        sound = all(type(value[key]) is int for key in ("step", "group", "episode", "seed", "budget"))
+        sound = sound and all(isinstance(value[key], str) for key in ("task_id", "split", "final_observation", "error"))
+        sound = sound and value["end_reason"] in list(EndReason)
+        sound = sound and value["success"] is (value["end_reason"] == EndReason.SUCCESS)
+        return sound and isinstance(value["turns"], list) and all(map(_is_turn, value["turns"]))
+    except (KeyError, TypeError):
+        return False
+
+
+def _is_turn(turn: Any) -> bool:
+    texts = isinstance(turn["observation"], str) and isinstance(turn["action"], str)
+    numbers = turn["reward"], turn["observation_tokens"], turn["action_tokens"], turn["logprob"] or 0
+    return texts and isinstance(turn["valid"], bool) and all(map(is_number, numbers))

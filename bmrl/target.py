@@ -1,6 +1,5 @@
 """What `bmrl eval` is to evaluate: a name given on the command line, found and checked. No torch."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from bmrl.errors import BmrlError, UsageError
 from bmrl.files import gguf_problem, recipes_path
 from bmrl.recipe import Recipe, unknown_splits
 from bmrl.recipe import load as load_recipe
+from bmrl.strict import is_number, loads
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def best_step(folder: Path, steps: Sequence[int]) -> int | None:
         path = folder / "eval" / f"step-{step:06d}.json"
         if path.is_file():
             area = _read_json(path, hint).get("area")
-            if not isinstance(area, int | float):
+            if not is_number(area):
                 raise BmrlError(f"{path}: damaged, not an evaluation; {hint}")
             areas[step] = area
     return max(areas, key=lambda step: (areas[step], step), default=None)
@@ -211,7 +211,7 @@ def best_step(folder: Path, steps: Sequence[int]) -> int | None:
 
 def _read_json(path: Path, hint: str) -> dict[str, Any]:
     try:
-        value = json.loads(path.read_bytes())
+        value = loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise BmrlError(f"{path}: damaged, cannot be read as JSON; {hint}") from error
     if not isinstance(value, dict):

@@ -27,6 +27,7 @@ def evaluation(step, successes, **other):
         "seeds": [0],
         "announce": "none",
         "tasks": 120,
+        "errors": 0,
         "area": 0.4,
         "budgets": [
             {
@@ -36,6 +37,7 @@ def evaluation(step, successes, **other):
                 "high": min(1.0, success + 0.1),
                 "ceiling": 0.9,
                 "search_reference": None if step is None else 0.8,
+                "context": 0.0,
             }
             for budget, success in zip(BUDGETS, successes, strict=True)
         ],
@@ -59,7 +61,7 @@ def episode(task_id, turns, *, step=0, budget=30, reason="budget", split="valid_
         "budget": budget,
         "end_reason": reason,
         "success": reason == "success",
-        "turns": [{"logprob": -0.25, "action_tokens": 3, **turn} for turn in whole],
+        "turns": [{"logprob": -0.25, "observation_tokens": 9, "action_tokens": 3, **turn} for turn in whole],
         "final_observation": "the end",
         "error": "",
         **other,

@@ -14,7 +14,7 @@ PACKAGE = Path(bmrl.__file__).parent
 
 # Lowest first; a module imports from its own layer and those below. A folder counts as one module.
 LAYERS = [
-    {"errors", "types", "files", "redact", "system", "seeds"},
+    {"errors", "types", "files", "redact", "strict", "system", "seeds"},
     {"glossary"},
     {
         "algorithm",

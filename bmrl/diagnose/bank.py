@@ -14,6 +14,7 @@ from bmrl.envs import Task
 from bmrl.envs.base import KINDS
 from bmrl.errors import BmrlError, UsageError
 from bmrl.seeds import python_stream
+from bmrl.strict import loads
 
 FORMAT = 1
 ON_TRACK, AFTER_ERROR = "on_track", "after_error"
@@ -114,7 +115,7 @@ def read(path: Path, *, env: str, split: str, split_hash: str, tasks: Iterable[s
 
 def _object(line: str) -> dict[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = loads(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

@@ -1,6 +1,5 @@
 """Charts of what ``bmrl diagnose`` found out; docs/diagnosis.md says what each figure means."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from bmrl.errors import BmrlError
 from bmrl.report.charts import Chart, budget_axis, interval_bars, percent, points, points_axis, share_axis
 from bmrl.report.figure import COLOURS, DASHES, INK, MARKERS
+from bmrl.strict import loads
 
 FORMAT = 1  # of the files that this reads
 PARTS = {
@@ -34,7 +34,7 @@ def charts(run: Path) -> list[Chart]:
     path = paths[-1]
     again = "remove it and run bmrl diagnose again"
     try:
-        found = json.loads(path.read_bytes())
+        found = loads(path.read_bytes())
         version = found["diagnosis_format"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BmrlError(f"{path}: damaged, not a diagnosis; {again}") from error

@@ -1,6 +1,5 @@
 """What the files of a run hold, as far as a report shows it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,9 +9,7 @@ from bmrl import compare
 from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluations import read as read_evaluation
 from bmrl.metrics import MetricsFile
-from bmrl.run_folder import SYSTEM, is_run, load_resolved, read_episodes
-
-KEYS = {"target", "split", "seeds", "announce", "tasks", "area"}  # what is read of an evaluation's head
+from bmrl.run_folder import is_run, load_resolved, load_system, read_episodes
 
 
 class Evaluation(NamedTuple):
@@ -74,7 +71,7 @@ def read(runs: Sequence[Path]) -> list[Source]:
 def _read(run: Path) -> Source:
     if not is_run(run):
         raise UsageError(f"{run} is not a run folder; name one, usually in runs/")
-    recipe = load_resolved(run)
+    recipe, system = load_resolved(run), load_system(run)
     found, metrics = evaluations(run), MetricsFile(run / "metrics.jsonl").read()
     if not found and not metrics:
         raise BmrlError(f"{run}: no evaluation to plot; run: bmrl eval {run}")
@@ -84,7 +81,7 @@ def _read(run: Path) -> Source:
         folder=run,
         name=str(recipe.get("name", run.name)),
         recipe=recipe,
-        system=json.loads((run / SYSTEM).read_bytes()),
+        system=system,
         found=found,
         others=others,
         metrics=metrics,
@@ -124,17 +121,5 @@ def _measured(result: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _evaluation(path: Path) -> Evaluation:
-    try:
-        result = json.loads(path.read_bytes())
-        checkpoint = result["checkpoint"]
-        step = None if checkpoint is None else int(str(checkpoint).removeprefix("step-"))
-        rows = [row[key] for row in result["budgets"] for key in ("budget", "success", "low", "high")]
-        known = [row[key] for row in result["budgets"] for key in ("ceiling", "search_reference")]
-        sound = bool(rows) and all(isinstance(value, int | float) for value in rows)
-        sound = sound and all(value is None or isinstance(value, int | float) for value in known)
-        sound = sound and result.keys() >= KEYS and isinstance(result["seeds"], list)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        sound = False
-    if not sound:
-        raise BmrlError(f"{path}: damaged, not an evaluation; remove it and evaluate again")
-    return Evaluation(step, result, path)
+    found = read_evaluation(path)
+    return Evaluation(found.step, dict(found.head), path)

@@ -1,13 +1,12 @@
 """Evaluating a model behind an OpenAI-compatible endpoint: resumable, within what may be spent."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from bmrl import results
+from bmrl import evaluations, results
 from bmrl.chat import rules
 from bmrl.endpoint import Cost, Endpoint, EndpointSampler, Texts
 from bmrl.envs import instructions
@@ -76,7 +75,7 @@ def evaluate_endpoint(
         folder, name = out or FOLDER, _name(asked)
         if (folder / f"{name}.json").is_file():
             say(f"{folder / name}.json: evaluated before, nothing is asked; remove it to play again")
-            return _stored(folder / f"{name}.json")
+            return dict(evaluations.read(folder / f"{name}.json").head)
         say(f"evaluating {target.name} at {endpoint.url}")
         with results.partial(folder / f"{name}.partial.jsonl", asked) as partial:
             plays = plan_plays(chosen, split, asked["budgets"], settings["seeds"], settings["announce"])
@@ -138,7 +137,8 @@ def _play(
                 poll=poll,
             )
         except BmrlError as error:
-            if (rest := sampler.cost.minus(written)).prompt_tokens:
+            rest = sampler.cost.minus(written)
+            if rest.prompt_tokens or rest.uncounted:
                 partial.add(asdict(rest))
             kept = f"kept in {partial.path}" if partial.episodes else "nothing to keep"
             raise type(error)(
@@ -173,13 +173,3 @@ def _name(asked: Mapping[str, Any]) -> str:
     """A file name that no other settings have."""
     model = re.sub(r"[^A-Za-z0-9._-]+", "_", asked["target"]).strip("._")[:60]
     return f"{asked['split']}-{model}-{results.digest(asked)}"
-
-
-def _stored(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise BmrlError(f"{path}: damaged, not an evaluation; remove it to play again") from error
-    if not isinstance(value, dict) or "budgets" not in value:
-        raise BmrlError(f"{path}: damaged, not an evaluation; remove it to play again")
-    return value
