@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bmrl.captured import FixedDecode, decoder_inputs
+from bmrl.cuda_graphs import FixedDecode, decoder_inputs
 from bmrl.errors import BmrlError
 from bmrl.kv_cache import NAME, LiveCache, Segment, layout
 from bmrl.policy import Forward, Policy, for_sampling, swapped

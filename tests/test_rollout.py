@@ -236,7 +236,7 @@ def test_batched_rollout_equals_one_episode_at_a_time(temperature):
 @pytest.mark.parametrize("rows", [1, 3, 16])
 def test_decoding_in_fixed_shapes_says_the_same(rows, monkeypatch):
     # A width of 64 at the least: the transcripts, of up to some 300 tokens, then take three of them.
-    monkeypatch.setattr("bmrl.captured.LEAST_WIDTH", 64)
+    monkeypatch.setattr("bmrl.cuda_graphs.LEAST_WIDTH", 64)
     policy = tiny.policy()
     alone, free = live(policy, WANTED, rows=rows)
     fixed, sampler = live(policy, WANTED, rows=rows, fixed=True)
