@@ -165,6 +165,27 @@ def load() -> float | None:
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
 
 
+def conduct(
+    run: Callable[[Model, int, Settings, list[str]], Mapping[str, Any]],
+    settings: Settings,
+    keys: Sequence[str],
+    shown: Callable[[Any], Table],
+    as_json: bool,
+) -> None:
+    """Runs each model with each number of episodes, and prints what came out, see ``conclude``.
+
+    Args:
+        run: of (model, episodes, settings, missing); it adds a line to ``missing`` for whatever was not to be had.
+    """
+    missing: list[str] = []
+    runs = []
+    for model in models(settings, missing):
+        for episodes in settings.episodes:
+            say(f"{model.name}: {episodes} episodes")
+            runs.append(run(model, episodes, settings, missing))
+    conclude(runs, missing, keys, shown, as_json)
+
+
 def conclude(
     runs: Sequence[Mapping[str, Any]],
     missing: Sequence[str],

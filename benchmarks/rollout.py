@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from typing import Any
 
-from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
+from common import Model, Settings, conduct, load, number, options, say, seconds, table
 from competitors import Competitor, alternating, ratio
 
 from bmrl.errors import BmrlError
@@ -129,13 +129,7 @@ def shown(run: dict[str, Any]) -> Any:
 @options(episodes=(16, 64), turns=(4, 30))
 def main(settings: Settings, as_json: bool) -> None:
     """Seconds of the same episodes in bmrl and elsewhere, and next to the floors of this machine."""
-    missing: list[str] = []
-    runs = []
-    for model in models(settings, missing):
-        for episodes in settings.episodes:
-            say(f"{model.name}: {episodes} episodes")
-            runs.append(run(model, episodes, settings, missing))
-    conclude(runs, missing, KEYS, shown, as_json)
+    conduct(run, settings, KEYS, shown, as_json)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import tempfile
 from contextlib import ExitStack
 from typing import Any
 
-from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
+from common import Model, Settings, conduct, load, number, options, say, seconds, table
 from competitors import alternating, ratio
 
 KEYS = ("ratio_vs_trl", "peak_vs_trl", "ratio_vs_row_per_turn", "peak_vs_row_per_turn", "floor_fraction")
@@ -83,13 +83,7 @@ def shown(run: dict[str, Any]) -> Any:
 @options(episodes=(16,), turns=(4, 30))
 def main(settings: Settings, as_json: bool) -> None:
     """Seconds and peak memory of one optimizer step on the same episodes in bmrl and in TRL."""
-    missing: list[str] = []
-    runs = []
-    for model in models(settings, missing):
-        for episodes in settings.episodes:
-            say(f"{model.name}: {episodes} episodes")
-            runs.append(run(model, episodes, settings, missing))
-    conclude(runs, missing, KEYS, shown, as_json)
+    conduct(run, settings, KEYS, shown, as_json)
 
 
 if __name__ == "__main__":

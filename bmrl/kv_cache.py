@@ -91,8 +91,7 @@ class Layout:
         key = (piece.at, queries, dtype, window)
         if key not in self.masks:
             device = self.places.device
-            own = torch.tensor(piece.starts, device=device)[:, None, None, None]
-            own = own + torch.arange(piece.count, device=device)[:, None]
+            own = self.positions[piece.at : piece.end].view(piece.rows, 1, piece.count, 1)
             at = torch.arange(piece.width, device=device)
             hidden = at > own if window is None else (at > own) | (at <= own - window)
             mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
@@ -130,6 +129,19 @@ def layout(segments: Sequence[Segment], device: torch.device, *, together: bool)
     )
 
 
+def even_layout(positions: Tensor, width: int) -> Layout:
+    """A forward of one token for each of the first places, whose shapes tell nothing of what the places hold.
+
+    Args:
+        positions: (places,) where each writes.
+        width: positions that are read of each.
+    """
+    places = torch.arange(len(positions), device=positions.device)
+    # That some start before ``width`` calls for a mask, which follows ``positions``.
+    piece = _Piece(at=0, place=0, starts=(-1,) * len(places), count=1, width=width)
+    return Layout(places, positions, (piece,), needed=0, computed=len(places) * width, masks={})
+
+
 class LiveCache(Cache):  # type: ignore[misc]
     """The storage, in the shape transformers' models expect of a cache.
 
@@ -137,12 +149,14 @@ class LiveCache(Cache):  # type: ignore[misc]
         layers: of the model.
         places: rows it holds.
         capacity: tokens of each.
+        spare: positions of each beyond that, to write what nobody reads.
     """
 
-    def __init__(self, layers: int, places: int, capacity: int) -> None:
+    def __init__(self, layers: int, places: int, capacity: int, *, spare: int = 0) -> None:
         super().__init__(layers=[])
+        self.places = places
         self.capacity = capacity
-        self._places = places
+        self.room = capacity + spare
         self._keys: list[Tensor | None] = [None] * layers
         self._values: list[Tensor | None] = [None] * layers
         self._layout: Layout | None = None
@@ -160,7 +174,7 @@ class LiveCache(Cache):  # type: ignore[misc]
     def _put(self, blocks: list[Tensor | None], new: Tensor, layer: int) -> Tensor:
         block = blocks[layer]
         if block is None:
-            block = blocks[layer] = _zeros((self._places, new.shape[1], self.capacity, new.shape[3]), new)
+            block = blocks[layer] = _zeros((self.places, new.shape[1], self.room, new.shape[3]), new)
         assert self._layout is not None
         places, positions = self._layout.places, self._layout.positions
         block[places, :, positions] = new[0].transpose(0, 1)[: len(places)]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bmrl.cuda_graphs import FixedDecode, decoder_inputs
 from bmrl.errors import BmrlError
 from bmrl.kv_cache import NAME, LiveCache, Segment, layout
 from bmrl.policy import Forward, Policy, for_sampling, swapped
@@ -70,14 +71,21 @@ class LiveSampler:
         policy: the model; read, never changed. Its weights must hold still while a row is alive.
         rows: most rows alive at once.
         context_tokens: most tokens of a row.
+        cuda_graphs: whether a card decodes in captured graphs.
+        fixed: whether decoding has fixed shapes, which graphs need; by default on a card that may use them.
     """
 
-    def __init__(self, policy: Policy, *, rows: int, context_tokens: int) -> None:
+    def __init__(
+        self, policy: Policy, *, rows: int, context_tokens: int, cuda_graphs: bool = True, fixed: bool | None = None
+    ) -> None:
         self.policy = policy
         self.rows = rows
         self.counters = Counters()
         config = policy.causal.config.get_text_config()
-        self._cache = LiveCache(config.num_hidden_layers, rows, context_tokens)
+        graphs = cuda_graphs and policy.device.type == "cuda"
+        fixed = graphs if fixed is None else fixed
+        self._cache = LiveCache(config.num_hidden_layers, rows, context_tokens, spare=int(fixed))
+        self._fixed = FixedDecode(policy, self._cache, graphs=graphs) if fixed else None
         self._live: dict[int, _Row] = {}
         # A CPU compiles its bfloat16 products anew for each number of tokens.
         self._compiled = policy.device.type == "cpu" and policy.causal.dtype == torch.bfloat16
@@ -98,6 +106,8 @@ class LiveSampler:
             raise ValueError(f"row {row} of a sampler made for {self.rows}")
         if not self._live:
             self._forwards = for_sampling(self.policy)
+            if self._fixed:
+                self._fixed.forget()
         state = self._live.setdefault(row, _Row())
         if state.draws:
             raise ValueError(f"row {row} is in a turn already")
@@ -143,8 +153,10 @@ class LiveSampler:
                 completed.append((row, Completion(tuple(state.sampled), tuple(state.logprobs), token in stop_ids)))
         read = counters.prefill_tokens - read_before
         spent = time.perf_counter() - began
-        counters.prefill_s += spent * read / (read + decoded)
-        counters.decode_s += spent * decoded / (read + decoded)
+        # Neither, where all that is active copied its opening from a sibling: that took the place of reading.
+        decoding = spent * decoded / (read + decoded) if decoded else 0.0
+        counters.prefill_s += spent - decoding
+        counters.decode_s += decoding
         counters.decode_tokens += len(active)
         counters.steps += 1
         return completed
@@ -167,6 +179,9 @@ class LiveSampler:
         """Takes in what is new of each row; hidden states (rows, width) after their last tokens."""
         states: dict[int, Tensor] = {}
         going = [row for row, state in active.items() if state.held]
+        if self._fixed and (decoding := [row for row in going if len(self._live[row].new) == 1]):
+            self._decode(self._fixed, decoding, states)
+            going = [row for row in going if row not in states]
         openings = {row: tuple(state.new) for row, state in active.items() if not state.held}
         holders = {state.opening: row for row, state in self._live.items() if state.opening}
         leaders = list({o: row for row, o in reversed(openings.items()) if o not in holders}.values())
@@ -215,6 +230,24 @@ class LiveSampler:
         if part:
             yield part
 
+    def _decode(self, fixed: FixedDecode, rows: Sequence[int], states: dict[int, Tensor]) -> None:
+        """One token of each of these rows, which hold something already."""
+        held = {row: state.held for row, state in self._live.items()}
+        hidden, computed = fixed({row: self._live[row].new[0] for row in rows}, held)
+        for row in rows:
+            state = self._live[row]
+            states[row] = hidden[row]
+            self.counters.attention_needed += state.held + 1
+            self._took(state)
+        self.counters.attention_computed += computed
+
+    def _took(self, state: _Row) -> None:
+        """Books what is new of a row as held."""
+        if not state.sampled:
+            self.counters.prefill_tokens += len(state.new)
+        state.held += len(state.new)
+        state.new = []
+
     def _forward(self, rows: Sequence[int], states: dict[int, Tensor]) -> None:
         """Runs the model on what is new of these rows; where memory does not suffice, on half of them each time."""
         live = [self._live[row] for row in rows]
@@ -225,15 +258,8 @@ class LiveSampler:
         try:
             tokens = [i for state in live for i in state.new]
             room = filled_up(len(tokens)) - len(tokens) if self._compiled else 0
-            hidden = self.policy.hidden(
-                input_ids=torch.tensor([tokens + [0] * room], device=device),
-                position_ids=torch.nn.functional.pad(plan.positions, (0, room))[None],
-                # Of four dimensions: transformers then makes no mask of its own.
-                attention_mask=torch.ones(1, 1, 1, 1, dtype=torch.bool, device=device),
-                past_key_values=self._cache,
-                use_cache=True,
-                ragged=plan,
-            )[0]
+            ids = torch.tensor([tokens + [0] * room], device=device)
+            hidden = self.policy.hidden(**decoder_inputs(ids, plan, self._cache))[0]
         except RuntimeError as error:
             if not out_of_memory(error):
                 raise
@@ -252,10 +278,7 @@ class LiveSampler:
         for row, state in zip(rows, live, strict=True):
             last += len(state.new)
             states[row] = hidden[last]
-            if not state.sampled:
-                self.counters.prefill_tokens += len(state.new)
-            state.held += len(state.new)
-            state.new = []
+            self._took(state)
         self.counters.attention_needed += plan.needed
         self.counters.attention_computed += plan.computed
 

@@ -34,6 +34,13 @@ class Player:
     turn_tokens: int
     context_tokens: int
     announce: str
+    cuda_graphs: bool = True
+
+    def sampler(self) -> LiveSampler:
+        """A new sampler from the policy as it is now."""
+        return LiveSampler(
+            self.policy, rows=self.rows, context_tokens=self.context_tokens, cuda_graphs=self.cuda_graphs
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ def train_step(
             finite. The policy is unchanged then.
     """
     began = time.perf_counter()
-    sampler = LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens)
+    sampler = player.sampler()
     waited = Waited()
     plays = [play for group in plan for play in group]
     failed: list[Episode] = []

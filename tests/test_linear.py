@@ -1,5 +1,8 @@
 """Linear layers that are quicker than torch's and peft's: what they compute, and that the model stays what it is."""
 
+import functools
+import sys
+
 import pytest
 import tiny
 import torch
@@ -89,21 +92,60 @@ def test_sampling_computes_what_the_layers_are(dtype, by_torch, monkeypatch):
     policy = adapted(dtype, quick=False, monkeypatch=monkeypatch)
     if by_torch:  # as on a card
         monkeypatch.setattr("bmrl.policy.linear._lays_out", lambda weight: False)
-    inputs = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(0)).to(dtype)
+    generator = torch.Generator().manual_seed(0)
     found = for_sampling(policy)
     assert len(found) == 14 + (not by_torch)
-    for layer, forward in found:
-        x = inputs[..., : layer.in_features]
-        with torch.no_grad():
-            assert far(forward(x).float(), layer(x).float()) < 4 * torch.finfo(dtype).eps
+    one, other = (torch.randn(1, 5, 128, generator=generator).to(dtype) for _ in range(2))
+    # Each layer something of its own; all the same, as in a model; the same in the other order; something else.
+    for order, inputs in ((1, None), (1, one), (-1, one), (1, other)):
+        for layer, forward in found[::order]:
+            width = layer.in_features
+            x = torch.randn(1, 5, width, generator=generator).to(dtype) if inputs is None else read_of(inputs, width)
+            with torch.no_grad():
+                assert far(forward(x).float(), layer(x).float()) < 4 * torch.finfo(dtype).eps
 
 
-def test_swapped_layers_are_as_before_also_after_an_error(monkeypatch):
+@functools.cache
+def read_of(inputs, width: int):
+    """The same object for all layers that read so much."""
+    return inputs[..., :width]
+
+
+def test_layers_that_read_the_same_are_one_product_which_nothing_holds_on_to(monkeypatch):
     policy = adapted(torch.float32, monkeypatch=monkeypatch)
+    calls = []
+    monkeypatch.setattr(
+        "bmrl.policy.linear._laid_out", lambda weight, bias: lambda x: (calls.append(1), x @ weight.t())[1]
+    )
+    x = torch.randn(1, 5, policy.causal.config.hidden_size)
+    held = sys.getrefcount(x)
+    with swapped(for_sampling(policy)), torch.no_grad():
+        for block in policy.causal.get_decoder().layers:
+            before = len(calls)
+            for name in ("q_proj", "k_proj", "v_proj"):
+                getattr(block.self_attn, name)(x)
+            assert len(calls) == before + 1
+    assert sys.getrefcount(x) == held
+
+
+def test_a_layer_without_an_adapter_among_layers_with_one(monkeypatch):
+    policy = tiny.policy(adapter=False)
+    policy = with_new_adapter(policy, rank=4, alpha=8, dropout=0.0, targets=["q_proj", "v_proj"], seed=0)
+    tiny.shake(policy, 0)
+    with torch.no_grad():
+        before = token_logprobs(policy, IDS, PICKED)[0]
+        with swapped(for_sampling(policy)):
+            assert far(token_logprobs(policy, IDS, PICKED)[0], before) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=bfloat16)])
+def test_swapped_layers_are_as_before_also_after_an_error(dtype, monkeypatch):
+    policy = adapted(dtype, monkeypatch=monkeypatch)
     before = outcome(policy)
+    own = [vars(module).get("forward") for module in policy.model.modules()]
     found = for_sampling(policy)
     with pytest.raises(ZeroDivisionError), swapped(found):
-        assert laid_out(policy) == len(found)
+        assert all(layer.forward is forward for layer, forward in found)
         _ = 1 / 0
-    assert laid_out(policy) == 0
+    assert [vars(module).get("forward") for module in policy.model.modules()] == own
     assert all(torch.equal(one, other) for one, other in zip(outcome(policy), before, strict=True))

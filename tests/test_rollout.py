@@ -203,8 +203,8 @@ def test_errored_episode_is_retried_once_with_the_same_stream(failures):
 LIVELY = replace(CHAT, stop_ids=frozenset({STOP, *range(10, len(CHAT.tokenizer), 3)}))
 
 
-def live(policy, wanted, *, rows, temperature=1.0, seed=0, turn_tokens=6, workers=0):
-    sampler = LiveSampler(policy, rows=rows, context_tokens=512)
+def live(policy, wanted, *, rows, temperature=1.0, seed=0, turn_tokens=6, workers=0, fixed=False):
+    sampler = LiveSampler(policy, rows=rows, context_tokens=512, fixed=fixed)
     groups = [Play(1, g, e, TASKS[n], "train", seed, b) for g, (n, b, size) in enumerate(wanted) for e in range(size)]
     with Pool("corridor", {}, workers=workers, timeout_s=60, slots=rows, make=tiny.make) as pool:
         return rollout(
@@ -231,6 +231,65 @@ def test_batched_rollout_equals_one_episode_at_a_time(temperature):
         assert [e.end_reason for e in together] == [e.end_reason for e in alone]
     lengths = {len(turn.action_ids) for e in alone for turn in e.turns}
     assert len(lengths) > 3, "a test in which all rows are alike would show nothing"
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_decoding_in_fixed_shapes_says_the_same(rows, monkeypatch):
+    # A width of 64 at the least: the transcripts, of up to some 300 tokens, then take three of them.
+    monkeypatch.setattr("bmrl.cuda_graphs.LEAST_WIDTH", 64)
+    policy = tiny.policy()
+    alone, free = live(policy, WANTED, rows=rows)
+    fixed, sampler = live(policy, WANTED, rows=rows, fixed=True)
+    assert [e.token_ids for e in fixed] == [e.token_ids for e in alone]
+    assert logprobs(fixed) == pytest.approx(logprobs(alone), abs=1e-5)
+    # The same work was asked for; what the fixed shapes add to it is told.
+    assert sampler.counters.attention_needed == free.counters.attention_needed
+    assert sampler.counters.attention_computed > sampler.counters.attention_needed
+
+
+def logprobs(episodes):
+    return [p for episode in episodes for turn in episode.turns for p in turn.logprobs]
+
+
+def test_a_full_row_keeps_its_tokens_while_others_decode_in_fixed_shapes():
+    """A place that says nothing writes behind what it holds; one that is full has a position more for it."""
+    policy = tiny.policy()
+    opening = tuple(range(20, 32))
+
+    def siblings(fixed):
+        sampler = LiveSampler(policy, rows=3, context_tokens=12, fixed=fixed)
+        sampler.begin(0, opening, np.array([0.3]))  # 12 tokens: full
+        sampler.begin(1, opening[:4], np.array([0.1, 0.2, 0.7, 0.4]))
+        for _ in range(4):
+            sampler.step(temperature=1.0, stop_ids=frozenset())
+        sampler.begin(2, opening, np.array([0.3]))  # copies the full row
+        sampler.step(temperature=1.0, stop_ids=frozenset())
+        return [torch.stack([block[place, :, :12] for place in (0, 2)]) for block in sampler._cache._keys]
+
+    for one, other in zip(siblings(True), siblings(False), strict=True):
+        assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_a_row_that_copies_all_it_begins_with_while_no_other_says_anything():
+    sampler = LiveSampler(tiny.policy(), rows=2, context_tokens=64)
+    first = said(sampler, (20, 21, 22), np.array([0.3]))
+    sampler.begin(1, (20, 21, 22), np.array([0.3]))
+    ((_, second),) = sampler.step(temperature=1.0, stop_ids=frozenset())
+    assert second.token_ids == first.token_ids
+    assert (sampler.counters.prefill_tokens, sampler.counters.decode_tokens) == (3, 2)
+
+
+def test_without_a_card_to_capture_decoding_goes_on_in_one_line():
+    policy = tiny.policy()
+    sampler = LiveSampler(policy, rows=2, context_tokens=64, fixed=True)
+    assert sampler._fixed is not None
+    sampler._fixed._graphs = True  # as on a card, whose capture then fails
+    plain = LiveSampler(policy, rows=2, context_tokens=64)
+    draws = np.array([0.2, 0.9, 0.5])
+    with pytest.warns(UserWarning, match="decoding goes on without CUDA graphs: [^\n]+$") as told:
+        found = said(sampler, (20, 21, 22), draws)
+    assert len(told) == 1
+    assert found.token_ids == said(plain, (20, 21, 22), draws).token_ids
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from torch.utils.checkpoint import checkpoint
 from bmrl.policy.model import Policy
 from bmrl.policy.packed import packed_hidden
 
-HEAD_BYTES = 2**28  # of one slice of fp32 logits; softmax and gradient hold about four such
+HEAD_BYTES = 2**26  # of one slice of fp32 logits; softmax and gradient hold about four such
 
 
 def token_logprobs(

@@ -134,4 +134,5 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
         turn_tokens=recipe.rollout.turn_tokens,
         context_tokens=recipe.model.context_tokens,
         announce=announce or recipe.budget.announce,
+        cuda_graphs=recipe.rollout.cuda_graphs,
     )

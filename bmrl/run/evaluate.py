@@ -14,7 +14,6 @@ from bmrl.rollout import rollout
 from bmrl.run.compose import cache_rows, make_player, make_pool, say, starting_policy
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
-from bmrl.sampler import LiveSampler
 from bmrl.target import Target
 from bmrl.trainer import Player
 from bmrl.types import Episode, Play
@@ -141,7 +140,7 @@ def play(
     """The player's episodes of these plays."""
     return rollout(
         plays,
-        sampler=LiveSampler(player.policy, rows=player.rows, context_tokens=player.context_tokens),
+        sampler=player.sampler(),
         chat=player.chat,
         pool=player.pool,
         turn_tokens=player.turn_tokens,

@@ -5,7 +5,6 @@ from bmrl.rollout import rollout
 from bmrl.run.compose import make_player, make_pool, say
 from bmrl.run.evaluate import load_policy
 from bmrl.run.interrupt import interruptible
-from bmrl.sampler import LiveSampler
 from bmrl.target import Target
 from bmrl.types import Episode, Play
 
@@ -32,7 +31,7 @@ def play(target: Target, *, split: str, task_id: str, budget: int, seed: int, te
         player = make_player(recipe, policy, pool, rows=1)
         (episode,) = rollout(
             [Play(0, place, seed, tasks[place], split, seed, budget)],
-            sampler=LiveSampler(player.policy, rows=1, context_tokens=player.context_tokens),
+            sampler=player.sampler(),
             chat=player.chat,
             pool=pool,
             turn_tokens=player.turn_tokens,

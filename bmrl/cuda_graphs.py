@@ -1,0 +1,128 @@
+"""Decoding in fixed shapes, on a card as captured CUDA graphs: one token of every row, started with a single call.
+
+A forward of one token a row takes a card less time than the host needs to start its kernels one by one. A graph
+starts them all; it replays the same kernels on the same memory. So all places up to the last one in use take part,
+whether their row says something or not, positions lie in a tensor, and attention reads a width that many lengths
+share, with a mask. A place whose row says nothing writes behind what it holds, where its next token goes.
+"""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bmrl.kv_cache import Layout, LiveCache, even_layout
+from bmrl.policy import Policy
+
+LEAST_WIDTH = 256  # positions; every wider shape is twice as wide, so that few graphs serve all lengths
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """What was captured, and the memory it reads its input from and leaves its outcome in."""
+
+    graph: "torch.cuda.CUDAGraph"
+    tokens: Tensor
+    positions: Tensor
+    hidden: Tensor
+
+
+class FixedDecode:
+    """One token of every place.
+
+    Args:
+        policy: its layers' ``forward`` must be what they were at the first call until ``forget``.
+        cache: with room for one position more than a row may hold.
+        graphs: whether to capture; otherwise the same forward runs as it is.
+    """
+
+    def __init__(self, policy: Policy, cache: LiveCache, *, graphs: bool) -> None:
+        self._policy, self._cache = policy, cache
+        self._graphs = graphs
+        self._captured: dict[tuple[int, int], _Graph] = {}
+
+    def forget(self) -> None:
+        """Drops all graphs: the model's weights have changed or moved."""
+        self._captured.clear()
+
+    def __call__(self, tokens: Mapping[int, int], held: Mapping[int, int]) -> tuple[Tensor, int]:
+        """Takes in one token of some places.
+
+        Args:
+            tokens: place -> token.
+            held: place -> tokens it holds, of all that are in use.
+
+        Returns:
+            hidden states (places, width) of all places up to the last one in use, valid until the next call; and
+            how many query-key pairs were computed.
+        """
+        places = min(_at_least(max(held) + 1, 1), self._cache.places)
+        width = min(_at_least(max(held[place] for place in tokens) + 1, LEAST_WIDTH), self._cache.room)
+        ids = [tokens.get(place, 0) for place in range(places)]
+        positions = [held.get(place, 0) for place in range(places)]
+        if self._graphs and (graph := self._graph(places, width)):
+            graph.tokens.copy_(torch.tensor([ids]))
+            graph.positions.copy_(torch.tensor(positions))
+            graph.graph.replay()
+            hidden = graph.hidden
+        else:
+            device = self._policy.device
+            hidden = self._forward(torch.tensor([ids], device=device), torch.tensor(positions, device=device), width)
+        return hidden, places * width
+
+    def _forward(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
+        plan = even_layout(positions, width)
+        self._cache.aim(plan)
+        return self._policy.hidden(**decoder_inputs(tokens, plan, self._cache))[0]
+
+    def _graph(self, places: int, width: int) -> _Graph | None:
+        """The graph of a shape, captured at its first use; None where the model cannot be captured."""
+        if (places, width) not in self._captured:
+            try:
+                self._captured[places, width] = self._capture(places, width)
+            except RuntimeError as error:
+                # Such as a model whose forward looks at a value: the host would have to wait for the card.
+                self._graphs = False
+                self._captured.clear()
+                warnings.warn(f"decoding goes on without CUDA graphs: {str(error).splitlines()[0]}", stacklevel=2)
+                return None
+        return self._captured[places, width]
+
+    def _capture(self, places: int, width: int) -> _Graph:
+        device = self._policy.device
+        tokens = torch.zeros(1, places, dtype=torch.long, device=device)
+        # Behind everything that any row holds: nothing is overwritten by these runs.
+        positions = torch.full((places,), self._cache.capacity, dtype=torch.long, device=device)
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(aside):  # libraries set themselves up at the first run, which cannot be captured
+            self._forward(tokens, positions, width)
+        torch.cuda.current_stream(device).wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        others = next(iter(self._captured.values()), None)  # of which only one runs at a time: they share memory
+        with torch.cuda.graph(graph, pool=others.graph.pool() if others else None):
+            hidden = self._forward(tokens, positions, width)
+        return _Graph(graph, tokens, positions, hidden)
+
+
+def decoder_inputs(tokens: Tensor, plan: Layout, cache: LiveCache) -> dict[str, object]:
+    """What a decoder of transformers takes to read ``tokens`` (1, count); ``plan`` says where the first of them lie."""
+    room = tokens.shape[1] - len(plan.positions)
+    return {
+        "input_ids": tokens,
+        "position_ids": torch.nn.functional.pad(plan.positions, (0, room))[None],
+        # Of four dimensions: transformers then makes no mask of its own.
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tokens.device),
+        "past_key_values": cache,
+        "use_cache": True,
+        "ragged": plan,
+    }
+
+
+def _at_least(count: int, least: int) -> int:
+    """The first of ``least``, twice, four times ... that is not below ``count``."""
+    while least < count:
+        least *= 2
+    return least
