@@ -24,8 +24,8 @@ _KINDS = {
     "errors": int,
     "budgets": list,
 }
-_NUMBERS = ("budget", "success", "low", "high", "context")  # of a budget
-_REFERENCES = ("ceiling", "search_reference")  # numbers as well, or None
+_NUMBERS = ("budget", "success", "low", "high")  # of a budget
+_UNKNOWN = ("ceiling", "search_reference", "context")  # numbers as well, or None, or not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def read(path: Path) -> Evaluation:
         rows = head["budgets"]
         sound = sound and bool(rows) and all(type(row["budget"]) is int and row["budget"] > 0 for row in rows)
         sound = sound and all(is_number(row[key]) for row in rows for key in _NUMBERS)
-        sound = sound and all(row[key] is None or is_number(row[key]) for row in rows for key in _REFERENCES)
+        sound = sound and all(row.get(key) is None or is_number(row[key]) for row in rows for key in _UNKNOWN)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         written, sound = FORMAT, False
     if written != FORMAT:

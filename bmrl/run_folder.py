@@ -361,11 +361,11 @@ def is_episode(value: Any) -> bool:
         sound = sound and value["end_reason"] in list(EndReason)
         sound = sound and value["success"] is (value["end_reason"] == EndReason.SUCCESS)
         return sound and isinstance(value["turns"], list) and all(map(_is_turn, value["turns"]))
-    except (KeyError, TypeError):
+    except (KeyError, TypeError, AttributeError):
         return False
 
 
 def _is_turn(turn: Any) -> bool:
     texts = isinstance(turn["observation"], str) and isinstance(turn["action"], str)
-    numbers = turn["reward"], turn["observation_tokens"], turn["action_tokens"], turn["logprob"] or 0
+    numbers = turn["reward"], turn["observation_tokens"], turn["action_tokens"], turn.get("logprob") or 0
     return texts and isinstance(turn["valid"], bool) and all(map(is_number, numbers))

@@ -2,7 +2,7 @@
 
 import json
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 
 def loads(text: str | bytes) -> Any:
@@ -17,7 +17,7 @@ def loads(text: str | bytes) -> Any:
         raise ValueError("nested too deep") from error
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
     """Whether it is a finite number; true and false are none."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 

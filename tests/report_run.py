@@ -37,7 +37,6 @@ def evaluation(step, successes, **other):
                 "high": min(1.0, success + 0.1),
                 "ceiling": 0.9,
                 "search_reference": None if step is None else 0.8,
-                "context": 0.0,
             }
             for budget, success in zip(BUDGETS, successes, strict=True)
         ],

@@ -63,7 +63,7 @@ def _listens(port: int) -> bool:
 
 
 def test_a_real_server_plays_and_does_what_the_same_model_does_here(model: Path, url: str, tmp_path: Path) -> None:
-    answer, episodes, err = evaluate(tmp_path / "served", "--endpoint", url, "--model", model.name)
+    answer, episodes, err = evaluate(tmp_path / "served", "--endpoint", url, "--model", model.name, "--timeout", "600")
     assert (answer["tasks"], answer["errors"], len(episodes)) == (GAMES, 0, GAMES)
     assert {episode["end_reason"] for episode in episodes} <= {"budget", "success"}
     cost = answer["cost"]

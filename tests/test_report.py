@@ -86,7 +86,7 @@ def test_budgets_chart_shows_first_and_last_evaluation_and_the_references(run):
     assert sorted(labels) == ["after step 10", "before training", "ceiling", "exploring expert"]
     shown = {c.get_label(): c.lines[0].get_ydata().tolist() for c in axes.containers}
     assert shown == {"before training": [0.0, 0.2, 0.5], "after step 10": [0.1, 0.4, 1.0]}
-    assert chart.table[1] == ("4", "0.0 %", "10.0 %", "0.0 % to 20.0 %", "90.0 %", "80.0 %", "0.0 %")
+    assert chart.table[1] == ("4", "0.0 %", "10.0 %", "0.0 % to 20.0 %", "90.0 %", "80.0 %", "–")
 
 
 def test_gains_are_paired_by_task(run):
