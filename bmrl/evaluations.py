@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bmrl import run_folder
+from bmrl.episodes import read_episodes
 from bmrl.errors import BmrlError, UsageError
 from bmrl.strict import is_number, loads
 
@@ -58,7 +59,7 @@ class Evaluation:
             BmrlError: a line is damaged, an episode is missing, twice, or not of this evaluation; with file and line.
         """
         path = self.path.with_suffix(".jsonl")
-        episodes = run_folder.read_episodes(path)
+        episodes = read_episodes(path)
         told = self.head["announce"] != "none"
         lines: dict[tuple[str, int, int], int] = {}
         for number, episode in enumerate(episodes, start=1):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bmrl import run_folder
 from bmrl.atomic import append_json, disk_errors, write_json
+from bmrl.episodes import episode_line, is_episode, write_lines
 from bmrl.errors import BmrlError
 from bmrl.strict import is_number, loads
 from bmrl.types import Episode
@@ -18,7 +18,7 @@ from bmrl.types import Episode
 
 def write(folder: Path, name: str, episodes: Sequence[Episode | Mapping[str, Any]], answer: Mapping[str, Any]) -> None:
     """``name.jsonl``, then ``name.json``: where the second stands, both are whole."""
-    run_folder.write_lines(folder / f"{name}.jsonl", episodes)
+    write_lines(folder / f"{name}.jsonl", episodes)
     write_json(folder / f"{name}.json", answer)
 
 
@@ -60,7 +60,7 @@ class Partial:
         Raises:
             BmrlError: the disk is full.
         """
-        line = None if episode is None else run_folder.episode_line(episode)
+        line = None if episode is None else episode_line(episode)
         append_json(self.path, {"cost": dict(cost), "episode": line})
         self.costs.append(dict(cost))
         if episode is not None and line is not None:
@@ -102,7 +102,7 @@ def _read(found: Partial, settings: Mapping[str, Any]) -> bool:
                 known = line["settings"]
                 continue
             cost, episode = line["cost"], line["episode"]
-            if not all(map(is_number, cost.values())) or not (episode is None or run_folder.is_episode(episode)):
+            if not all(map(is_number, cost.values())) or not (episode is None or is_episode(episode)):
                 raise ValueError("neither a cost nor an episode")
             found.costs.append(cost)
             if episode is not None:

@@ -11,9 +11,9 @@ import pytest
 from scripted import Road, Scripted, population, success
 
 from bmrl.compare import Side, compare
+from bmrl.episodes import episode_line
 from bmrl.evaluate import plan_plays, result
 from bmrl.evaluations import Evaluation
-from bmrl.run_folder import episode_line
 
 REPETITIONS, TASKS, LENGTHS, BUDGETS = 100, 60, (2, 4, 6), [4, 6, 8, 12]
 BAD, GOOD = Scripted(0.25, 0.5, "bad"), Scripted(0.1, 0.5, "good")

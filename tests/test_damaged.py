@@ -10,11 +10,12 @@ import pytest
 import report_run
 
 from bmrl import strict
+from bmrl.episodes import read_episodes
 from bmrl.errors import BmrlError
 from bmrl.evaluations import read as read_evaluation
 from bmrl.metrics import MetricsFile
 from bmrl.report.read import read as read_report
-from bmrl.run_folder import load_resolved, load_system, read_episodes
+from bmrl.run_folder import load_resolved, load_system
 
 GONE = object()
 JUNK = (None, "x", float("nan"), float("inf"), -1, [], {}, 10**400, True, [[]], {"a": 1}, [None], 3.5, GONE)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bmrl.cli import main
-from bmrl.run_folder import read_episodes
+from bmrl.episodes import read_episodes
 
 pytestmark = pytest.mark.slow
 

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import binomtest
 
 from bmrl.envs.base import Task
+from bmrl.episodes import episode_line
 from bmrl.errors import BmrlError
 from bmrl.evaluate import (
     BudgetPoint,
@@ -20,7 +21,6 @@ from bmrl.evaluate import (
     table,
 )
 from bmrl.intervals import bootstrap, bootstrap_difference, clustered, wilson
-from bmrl.run_folder import episode_line
 from bmrl.types import EndReason, Episode, Turn
 
 TURN = Turn("You see a door.", (1,), "open", "open", (2,), (-0.1,), True, 0.0)

@@ -25,6 +25,7 @@ LAYERS = [
         "checkpoint",
         "cuda_graphs",
         "endpoint",
+        "episodes",
         "envs",
         "intervals",
         "kv_cache",

@@ -57,7 +57,7 @@ def test_a_policy_plays_what_an_evaluation_would_see(run, tmp_path, capsys):
     # The same game, greedily, by `bmrl eval`: the second of its two tasks.
     line = ("eval", "pocket", "--budget", "5", "--tasks", "2", "--temperature", "0", "--out", str(tmp_path))
     assert run(*line)[0] == 0
-    from bmrl.run_folder import read_episodes
+    from bmrl.episodes import read_episodes
 
     episode = read_episodes(next(tmp_path.glob("*.jsonl")))[1]
     assert [command for _, command in told] == [turn["action"] or "(no command)" for turn in episode["turns"]]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from bmrl import run_folder
+from bmrl.episodes import read_episodes, write_episodes
 from bmrl.errors import BmrlError, UsageError
 from bmrl.types import EndReason, Episode, Turn
 
@@ -163,9 +164,9 @@ EPISODE = Episode(
 
 
 def test_an_episode_line_is_the_contract(tmp_path):
-    path = run_folder.write_episodes(tmp_path, 100, iter([EPISODE, EPISODE]))
+    path = write_episodes(tmp_path, 100, iter([EPISODE, EPISODE]))
     assert path == tmp_path / "episodes" / "step-000100.jsonl"
-    first, second = run_folder.read_episodes(path)
+    first, second = read_episodes(path)
     assert (
         first
         == second
@@ -208,18 +209,18 @@ def test_an_episode_line_is_the_contract(tmp_path):
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"task_id": 1}', ""])
 def test_a_damaged_episode_is_named(tmp_path, damage):
-    path = run_folder.write_episodes(tmp_path, 1, [EPISODE])
+    path = write_episodes(tmp_path, 1, [EPISODE])
     with path.open("a") as file:
         file.write(damage + "\n")
     with pytest.raises(BmrlError, match=r"step-000001\.jsonl:2: damaged") as caught:
-        run_folder.read_episodes(path)
+        read_episodes(path)
     assert "\n" not in str(caught.value)
 
 
 def test_episode_files_may_be_empty_but_not_missing(tmp_path):
-    assert run_folder.read_episodes(run_folder.write_episodes(tmp_path, 1, [])) == []
+    assert read_episodes(write_episodes(tmp_path, 1, [])) == []
     with pytest.raises(BmrlError, match=r"step-000002\.jsonl: cannot be read"):
-        run_folder.read_episodes(tmp_path / "episodes" / "step-000002.jsonl")
+        read_episodes(tmp_path / "episodes" / "step-000002.jsonl")
 
 
 def test_system_info_names_versions_and_no_person_or_place():

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from bmrl.episodes import read_episodes
 from bmrl.report.charts import Chart, budget_axis, interval_bars, of_step, percent, points, points_axis
 from bmrl.report.figure import COLOURS, DASHES, INK, MARKERS
 from bmrl.report.read import Evaluation, Source
-from bmrl.run_folder import read_episodes
 
 
 def charts(source: Source) -> list[Chart]:

@@ -9,9 +9,9 @@ from typing import Any
 from bmrl.envs import make
 from bmrl.envs.base import Env, Task
 from bmrl.envs.replay import Fault, reset, step
+from bmrl.episodes import read_episodes
 from bmrl.errors import BmrlError
 from bmrl.report.read import Source
-from bmrl.run_folder import read_episodes
 
 TEXT = 8_000  # most characters of one text; the rest is counted
 REPLAY_S = 120.0  # longest time for distances, all runs together

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bmrl import compare
+from bmrl.episodes import read_episodes
 from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluations import read as read_evaluation
 from bmrl.metrics import MetricsFile
-from bmrl.run_folder import is_run, load_resolved, load_system, read_episodes
+from bmrl.run_folder import is_run, load_resolved, load_system
 
 
 class Evaluation(NamedTuple):

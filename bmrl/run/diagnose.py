@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bmrl import envs, run_folder
+from bmrl import envs
 from bmrl.atomic import write_json
 from bmrl.diagnose import Bank, Diagnosis, Settings, World, diagnose, read_bank
 from bmrl.envs.pool import Pool
+from bmrl.episodes import write_lines
 from bmrl.policy import continuation_logprobs
 from bmrl.run.compose import cache_rows, make_player, make_pool, say
 from bmrl.run.evaluate import ROWS, load_policy, play
@@ -196,7 +197,7 @@ def _written(found: Diagnosis, head: dict[str, Any], folder: Path | None, settin
         found.bank.write(folder / f"{name}.bank.jsonl")
         result["single_step"]["bank"]["file"] = f"{name}.bank.jsonl"
     for player, episodes in found.episodes.items():
-        run_folder.write_lines(folder / f"{name}.{player}.jsonl", episodes)
+        write_lines(folder / f"{name}.{player}.jsonl", episodes)
     write_json(folder / f"{name}.json", result)  # last: where it stands, all are whole
     say(f"diagnosis: {folder / name}.json")
     return result

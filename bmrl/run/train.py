@@ -14,6 +14,7 @@ from bmrl.budgets import largest
 from bmrl.check import refuse_missing
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
+from bmrl.episodes import write_episodes
 from bmrl.errors import BmrlError, Interrupted, UsageError
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
@@ -164,7 +165,7 @@ def _loop(
                     on_episode=lambda _: progress.advance(),
                     poll=poll,
                 )
-                run_folder.write_episodes(folder, step, episodes)
+                write_episodes(folder, step, episodes)
                 loop.step = step
                 loop.env_turns += int(values["step_turns"])
                 loop.elapsed_s = time.monotonic() - began
