@@ -85,7 +85,7 @@ def _recovery(part: Row | None, names: Mapping[str, str], about: str) -> Chart |
             interval_bars(axes, at, [v for _, v in values], label=label, linestyle=DASHES[mode == "harmful"], **style)
         axes.set_xticks(range(len(forced)), labels=[str(k) for k in forced])
         axes.set_xlabel("actions forced")
-        axes.set_ylabel("success, disturbed / undisturbed")
+        axes.set_ylabel("success / undisturbed")  # longer ones are cut off
         axes.set_ylim(bottom=0)
 
     rate = [f"{name} {percent(part['rate'][side]['value'])}" for side, name in names.items()] if part else []
