@@ -303,6 +303,13 @@ DAMAGED = {
     ),
     "other end": (
         lambda lines: [_replace(lines[0], '"end_reason": "success"', '"end_reason": "failure"'), *lines[1:]],
+        "x.jsonl:1: damaged, not an episode",  # it says that it succeeded
+    ),
+    "lost": (
+        lambda lines: [
+            _replace(lines[0], '"success", "success": true', '"failure", "success": false'),
+            *lines[1:],
+        ],
         "x.json: success at 30 turns is 0.750, by its episodes 0.500",
     ),
 }

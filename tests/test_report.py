@@ -224,7 +224,7 @@ def test_a_damaged_evaluation_is_named(run, text):
 def test_a_damaged_episode_is_named_and_nothing_is_half_written(run):
     (run / "eval" / "step-000010.jsonl").write_text(json.dumps(episode("one", [{"observation": "x"}])) + "\n")
     lines(run / "eval" / "step-000000.jsonl", [episode("one", [])])
-    with pytest.raises(BmrlError, match=r"step-000010\.jsonl: an episode of 'one' is damaged"):
+    with pytest.raises(BmrlError, match=r"step-000010\.jsonl:1: damaged, not an episode"):
         write([run])
     assert not (run / "report.html").exists()
 

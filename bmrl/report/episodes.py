@@ -10,7 +10,6 @@ from bmrl.envs import make
 from bmrl.envs.base import Env, Task
 from bmrl.envs.replay import Fault, reset, step
 from bmrl.episodes import read_episodes
-from bmrl.errors import BmrlError
 from bmrl.report.read import Source
 
 TEXT = 8_000  # most characters of one text; the rest is counted
@@ -65,7 +64,7 @@ def pack(sources: Sequence[Source], limit: int) -> Packed:
             for episode in episodes[:most]:
                 known_distances = distances.of(episode)
                 packed.replayed += known_distances is not None
-                packed.episodes.append(_line(number, evaluation, episode, known_distances, text, path))
+                packed.episodes.append(_line(number, evaluation, episode, known_distances, text))
         distances.close()
     return packed
 
@@ -105,36 +104,32 @@ def _line(
     episode: Mapping[str, Any],
     distances: Sequence[int | None] | None,
     text: Any,
-    path: Path,
 ) -> list[Any]:
-    try:
-        turns = [
-            [
-                text(turn["observation"]),
-                text(turn["action"]),
-                int(bool(turn["valid"])),
-                turn.get("reward") or 0,
-                turn.get("logprob"),
-                turn.get("action_tokens") or 0,
-                None if distances is None else distances[at + 1],
-            ]
-            for at, turn in enumerate(episode["turns"])
+    turns = [
+        [
+            text(turn["observation"]),
+            text(turn["action"]),
+            int(bool(turn["valid"])),
+            turn.get("reward") or 0,
+            turn.get("logprob"),
+            turn.get("action_tokens") or 0,
+            None if distances is None else distances[at + 1],
         ]
-        return [
-            run,
-            None if evaluation else int(episode["step"]),
-            None if evaluation is None else text(evaluation),
-            text(episode["task_id"]),
-            episode["budget"],
-            text(episode["end_reason"]),
-            episode["seed"],
-            text(episode.get("final_observation") or ""),
-            text(episode.get("error") or ""),
-            None if distances is None else distances[0],
-            turns,
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise BmrlError(f"{path}: an episode of {episode['task_id']!r} is damaged; evaluate or train again") from error
+        for at, turn in enumerate(episode["turns"])
+    ]
+    return [
+        run,
+        None if evaluation else int(episode["step"]),
+        None if evaluation is None else text(evaluation),
+        text(episode["task_id"]),
+        episode["budget"],
+        text(episode["end_reason"]),
+        episode["seed"],
+        text(episode.get("final_observation") or ""),
+        text(episode.get("error") or ""),
+        None if distances is None else distances[0],
+        turns,
+    ]
 
 
 class Distances:
