@@ -171,8 +171,10 @@ def conduct(
     keys: Sequence[str],
     shown: Callable[[Any], Table],
     as_json: bool,
+    *,
+    what: str = "episodes",
 ) -> None:
-    """Runs each model with each number of episodes, and prints what came out, see ``conclude``.
+    """Runs each model with each number of episodes, or whatever they are called, and prints what came out.
 
     Args:
         run: of (model, episodes, settings, missing); it adds a line to ``missing`` for whatever was not to be had.
@@ -181,7 +183,7 @@ def conduct(
     runs = []
     for model in models(settings, missing):
         for episodes in settings.episodes:
-            say(f"{model.name}: {episodes} episodes")
+            say(f"{model.name}: {episodes} {what}")
             runs.append(run(model, episodes, settings, missing))
     conclude(runs, missing, keys, shown, as_json)
 

@@ -6,7 +6,7 @@
 import math
 from typing import Any
 
-from common import Model, Settings, conclude, load, models, number, options, say, seconds, table
+from common import Model, Settings, conduct, load, number, options, say, seconds, table
 from competitors import alternating, ratio
 
 KEYS = ("ratio_vs_separate", "same_curve")
@@ -60,13 +60,7 @@ def shown(run: dict[str, Any]) -> Any:
 @options(episodes=(32,), turns=(4, 50))
 def main(settings: Settings, as_json: bool) -> None:
     """Seconds of a whole curve over budgets in one pass, against one pass for each budget."""
-    missing: list[str] = []
-    runs = []
-    for model in models(settings, missing):
-        for games in settings.episodes:
-            say(f"{model.name}: {games} games")
-            runs.append(run(model, games, settings, missing))
-    conclude(runs, missing, KEYS, shown, as_json)
+    conduct(run, settings, KEYS, shown, as_json, what="games")
 
 
 if __name__ == "__main__":

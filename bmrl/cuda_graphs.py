@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bmrl.kv_cache import Layout, LiveCache, even_layout
+from bmrl.kv_cache import LiveCache, decoder_inputs, even_layout
 from bmrl.policy import Policy
 
 LEAST_WIDTH = 256  # positions; every wider shape is twice as wide, so that few graphs serve all lengths
@@ -105,20 +105,6 @@ class FixedDecode:
         with torch.cuda.graph(graph, pool=others.graph.pool() if others else None):
             hidden = self._forward(tokens, positions, width)
         return _Graph(graph, tokens, positions, hidden)
-
-
-def decoder_inputs(tokens: Tensor, plan: Layout, cache: LiveCache) -> dict[str, object]:
-    """What a decoder of transformers takes to read ``tokens`` (1, count); ``plan`` says where the first of them lie."""
-    room = tokens.shape[1] - len(plan.positions)
-    return {
-        "input_ids": tokens,
-        "position_ids": torch.nn.functional.pad(plan.positions, (0, room))[None],
-        # Of four dimensions: transformers then makes no mask of its own.
-        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tokens.device),
-        "past_key_values": cache,
-        "use_cache": True,
-        "ragged": plan,
-    }
 
 
 def _at_least(count: int, least: int) -> int:

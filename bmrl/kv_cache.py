@@ -190,6 +190,20 @@ class LiveCache(Cache):  # type: ignore[misc]
         return 0
 
 
+def decoder_inputs(tokens: Tensor, plan: Layout, cache: LiveCache) -> dict[str, object]:
+    """What a decoder of transformers takes to read ``tokens`` (1, count); ``plan`` says where the first of them lie."""
+    room = tokens.shape[1] - len(plan.positions)
+    return {
+        "input_ids": tokens,
+        "position_ids": torch.nn.functional.pad(plan.positions, (0, room))[None],
+        # Of four dimensions: transformers then makes no mask of its own.
+        "attention_mask": torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tokens.device),
+        "past_key_values": cache,
+        "use_cache": True,
+        "ragged": plan,
+    }
+
+
 def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
     """Zeros, not empty: a masked position still takes part in the product, and 0 x NaN is NaN.
 

@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bmrl.cuda_graphs import FixedDecode, decoder_inputs
+from bmrl.cuda_graphs import FixedDecode
 from bmrl.errors import BmrlError
-from bmrl.kv_cache import NAME, LiveCache, Segment, layout
+from bmrl.kv_cache import NAME, LiveCache, Segment, decoder_inputs, layout
 from bmrl.policy import Forward, Policy, for_sampling, swapped
 from bmrl.types import Completion
 
@@ -231,9 +231,14 @@ class LiveSampler:
             yield part
 
     def _decode(self, fixed: FixedDecode, rows: Sequence[int], states: dict[int, Tensor]) -> None:
-        """One token of each of these rows, which hold something already."""
+        """One token of each of these rows, which hold something already; of none where memory does not suffice."""
         held = {row: state.held for row, state in self._live.items()}
-        hidden, computed = fixed({row: self._live[row].new[0] for row in rows}, held)
+        try:
+            hidden, computed = fixed({row: self._live[row].new[0] for row in rows}, held)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            return  # they go the way of rows that read, which is split until it fits
         for row in rows:
             state = self._live[row]
             states[row] = hidden[row]

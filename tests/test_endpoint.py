@@ -297,6 +297,24 @@ def test_a_server_that_does_not_count_cannot_be_held_to_tokens(run: Run) -> None
     assert "0 prompt and 0 completion tokens (30 answers without a count)" in err
 
 
+def test_requests_of_a_game_cut_short_count_also_without_tokens(run: Run) -> None:
+    broken = True
+
+    def behave(number: int, body: dict[str, Any]) -> Any:
+        # The first game takes all its 30 turns; four turns of the second are answered.
+        return error(500, "down") if broken and number >= 34 else said("<action>look</action>", usage=None)
+
+    with serving(behave) as server:
+        line = command(server.url, "--retries", "0", "--out", "out", "--json", tasks=2)
+        assert run(*line)[0] == 1
+        before = len(server.bodies)
+        broken = False
+        code, out, _ = run(*line)
+    assert code == 0 and len(server.bodies) == before + 30
+    cost = json.loads(out)["cost"]
+    assert (cost["requests"], cost["uncounted"]) == (before + 30, 34 + 30)
+
+
 @pytest.mark.parametrize(
     ("page", "note"),
     [

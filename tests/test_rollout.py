@@ -318,6 +318,9 @@ def test_the_same_tokens_however_the_work_is_done(monkeypatch):
     small = cramped(policy, 40)
     ways["memory for 40 tokens at once"], _ = live(small, WANTED, rows=64)
     assert small.refused
+    small = cramped(policy, 15)  # all 16 places at once are refused
+    ways["fixed shapes that do not fit"], _ = live(small, WANTED, rows=16, fixed=True)
+    assert 16 in small.refused
     ways["workers"], _ = live(policy, WANTED, rows=16, workers=2)
     with monkeypatch.context() as patch:
         patch.setattr("bmrl.sampler.SHARED", 1)
