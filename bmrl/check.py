@@ -58,19 +58,18 @@ class Fit:
     long_turns: int
 
 
-# Counted in the words of the pocket tokenizer on 48 generated games of all six tasks, as typical
-# (mean) and long (largest seen): opening 128 and 227, observation 18 and 58, all admissible
-# commands 144 and 285, command 4 and 6. A chat model spells the same text in about 1.6 times as
-# many tokens (assumed, not measured), and its template and instructions come on top.
+# Counted on embedded games of all six tasks, as typical (mean) and long (largest seen). In the words of the pocket
+# tokenizer, 48 games: opening 128 and 227, observation 18 and 58, all admissible commands 144 and 285, command 4 and 6.
+# In SmolLM2's tokens, with its template and the instructions, 60 games: opening 247 and 474, observation 37 and 179,
+# all admissible commands 152 and 371, command 14 and 18. Other chat models are taken to need as many.
 _PLAIN = Sizes(opening=132, observation=22, action=6), Sizes(opening=232, observation=62, action=0)
-_CHAT = Sizes(opening=320, observation=45, action=14), Sizes(opening=460, observation=110, action=0)
+_CHAT = Sizes(opening=250, observation=38, action=14), Sizes(opening=480, observation=180, action=0)
 _ADMISSIBLE_PLAIN = (145, 285)
-_ADMISSIBLE_CHAT = (230, 460)
+_ADMISSIBLE_CHAT = (155, 370)
 
 
-def fit(recipe: Recipe) -> Fit:
-    """How the recipe's largest budget compares with its context; an estimate, see the sizes
-    above."""
+def sizes(recipe: Recipe) -> tuple[Sizes, Sizes]:
+    """Tokens of an episode's parts, typical and at their longest; estimates, see above."""
     plain = recipe.model.new is not None or writes_plain(recipe.model.name)
     typical, long = _PLAIN if plain else _CHAT
     listed = recipe.env.args.get("admissible") is True
@@ -78,8 +77,16 @@ def fit(recipe: Recipe) -> Fit:
     turn_tokens = recipe.rollout.turn_tokens
     # How long thoughts will be is unknown: they count as long as they may be.
     action = turn_tokens if recipe.chat.think else min(typical.action, turn_tokens)
-    typical = Sizes(typical.opening + more_typical, typical.observation + more_typical, action)
-    long = Sizes(long.opening + more_long, long.observation + more_long, turn_tokens)
+    return (
+        Sizes(typical.opening + more_typical, typical.observation + more_typical, action),
+        Sizes(long.opening + more_long, long.observation + more_long, turn_tokens),
+    )
+
+
+def fit(recipe: Recipe) -> Fit:
+    """How the recipe's largest budget compares with its context; an estimate, see the sizes
+    above."""
+    typical, long = sizes(recipe)
     largest = max(budgets.largest(recipe.budget.train), *recipe.budget.eval)
     context = recipe.model.context_tokens
     return Fit(
