@@ -4,7 +4,6 @@ the context.
 Nothing here imports torch, and nothing is downloaded.
 """
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from typing import Any
 from bmrl import budgets
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
-from bmrl.files import gguf_problem
+from bmrl.models import exists, find, problem, writes_plain
 from bmrl.recipe import Recipe, resolved
 
 ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapter folder, or in a run
@@ -101,7 +100,8 @@ def fit(recipe: Recipe) -> Fit:
 def missing(recipe: Recipe) -> list[str]:
     """What this machine lacks for the recipe, one line each; empty when it can run."""
     model = recipe.model
-    hub = model.new is None and model.name != "pocket" and not _looks_local(model.name)
+    source = find(model.name) if model.new is None else None
+    hub = source is not None and source.kind == "hub"
     lines = []
     for_gpu = [
         f"{key}: {value}"
@@ -127,20 +127,12 @@ def missing(recipe: Recipe) -> list[str]:
 
         if not engine_installed():
             lines.append(f"env.args.engine: {MISSING}")
-    if hub and not on_disk(model.name):
-        lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
-    if model.new is None and model.name != "pocket" and _looks_local(model.name):
-        if model.name.endswith(".gguf"):
-            lines += [f"model.name: {problem}"] if (problem := gguf_problem(model.name)) is not None else []
-        elif not _exists(model.name):
-            train = "; train it first" if model.name.startswith("runs/") else ""
-            lines.append(f"model.name: there is no {model.name} on this disk{train}")
-        elif not _exists(f"{model.name}/config.json"):
-            lines.append(f"model.name: {model.name} is no model folder: it has no config.json")
+    if source is not None and (wrong := problem(source)) is not None:
+        lines.append(f"model.name: {wrong}")
     if model.adapter is not None:
-        if not _exists(model.adapter):
+        if not exists(model.adapter):
             lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")
-        elif not any(_exists(f"{model.adapter}/{file}") for file in ADAPTERS):
+        elif not any(exists(f"{model.adapter}/{file}") for file in ADAPTERS):
             lines.append(f"model.adapter: {model.adapter} is no adapter folder and no finished run")
     return lines
 
@@ -162,35 +154,6 @@ def has_gpu() -> bool:
         return False
     native = any(Path("/dev").glob("nvidia[0-9]*"))
     return native or (Path("/dev/dxg").exists() and shutil.which("nvidia-smi") is not None)
-
-
-def on_disk(name: str) -> bool:
-    """Whether the cache of the model hub holds a snapshot of this model with a configuration."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    folder = cache.expanduser() / f"models--{name.replace('/', '--')}" / "snapshots"
-    return any(folder.glob("*/config.json"))
-
-
-def _looks_local(name: str) -> bool:
-    # A hub id has one slash: runs/textworld_sft/model is none, whether it exists or not.
-    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1 or _exists(name)
-
-
-def writes_plain(name: str) -> bool:
-    """Whether a model is one that bmrl made: no tags around its commands."""
-    if name == "pocket":
-        return True
-    try:
-        config = json.loads((Path(name).expanduser() / "tokenizer_config.json").read_bytes())
-    except (OSError, ValueError, RuntimeError):
-        return False
-    return isinstance(config, dict) and config.get("action_format") == "plain"
-
-
-def _exists(name: str) -> bool:
-    # pathlib raises for unknown home folders and names that are too long; these answer no.
-    return os.path.exists(os.path.expanduser(name))  # noqa: PTH110, PTH111
 
 
 def report(recipe: Recipe) -> dict[str, Any]:

@@ -30,6 +30,7 @@ LAYERS = [
         "intervals",
         "kv_cache",
         "metrics",
+        "models",
         "optimizer",
         "pocket",
         "policy",
