@@ -4,11 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bmrl.check import Sizes, fit, has_gpu, missing, refuse_missing, summary
+from bmrl.check import has_gpu, missing, refuse_missing, summary
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
 from bmrl.models import find
 from bmrl.recipe import Recipe, load
+from bmrl.workload import Sizes, fit
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
