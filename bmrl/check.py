@@ -11,11 +11,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bmrl.context import Fit, fit
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
 from bmrl.models import exists, find, problem
 from bmrl.recipe import Recipe, resolved
-from bmrl.workload import Fit, fit
 
 ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapter folder, or in a run
 INSTEAD = "bmrl train recipes/quickstart.yaml"  # needs no GPU and no network

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bmrl.check import has_gpu, missing, refuse_missing, summary
+from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
 from bmrl.models import find
 from bmrl.recipe import Recipe, load
-from bmrl.workload import Sizes, fit
 
 
 def recipe(name: str, *overrides: str) -> Recipe:

@@ -6,7 +6,7 @@ from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, load
 from bmrl.workload import Tokens, of_evaluation, of_run, of_step
 
-# Of plain text (workload.sizes): opening 132, observation 22, action 6.
+# Of plain text (context.sizes): opening 132, observation 22, action 6.
 SETTINGS = (
     "rollout.tasks_per_step=3",
     "rollout.group_size=4",
