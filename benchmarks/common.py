@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bmrl.errors import BmrlError
-from bmrl.policy.load import locate
+from bmrl.models import find
 from bmrl.system import system_info
 
 
@@ -139,7 +139,7 @@ def models(settings: Settings, missing: list[str]) -> list[Model]:
     found = []
     for name in settings.models:
         try:
-            where = str(smollm2.folder(settings.cache)) if name == "smollm2" else locate(name)
+            where = str(smollm2.folder(settings.cache)) if name == "smollm2" else str(find(name).path)
         except BmrlError as error:
             missing.append(str(error))
             say(missing[-1])

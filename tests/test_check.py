@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, summary
+from bmrl.check import has_gpu, missing, refuse_missing, summary
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
+from bmrl.models import find
 from bmrl.recipe import Recipe, load
+from bmrl.workload import Sizes, fit
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
@@ -64,7 +66,7 @@ def test_what_a_bare_machine_lacks(bare: Path) -> None:
     assert lines[0] == (
         "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16, optimizer.name: adamw8bit)"
     )
-    assert ("hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct") in lines
+    assert "model.name: Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct" in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
         refuse_missing(recipe("alfworld_mix"))
@@ -73,12 +75,12 @@ def test_what_a_bare_machine_lacks(bare: Path) -> None:
 
 
 def test_a_model_in_the_cache_is_found(bare: Path) -> None:
-    assert not on_disk("a/b")
+    assert find("a/b").path is None
     snapshot = bare / "hub" / "models--a--b" / "snapshots" / "123"
     snapshot.mkdir(parents=True)
-    assert not on_disk("a/b")  # a download that never finished
+    assert find("a/b").path is None  # a download that never finished
     (snapshot / "config.json").write_text("{}", encoding="utf-8")
-    assert on_disk("a/b")
+    assert find("a/b").path == snapshot
     here = recipe("quickstart", "model.name=a/b", "model.dtype=float32")
     assert missing(here) == []
 

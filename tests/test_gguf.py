@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bmrl import check, files
+from bmrl import check, models
 from bmrl import target as targets
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import recipes_path
@@ -21,7 +21,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 def without_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda name: None)
+    monkeypatch.setattr(models, "find_spec", lambda name: None)
 
 
 def test_a_file_that_is_not_there_is_one_line() -> None:
@@ -44,7 +44,7 @@ def test_the_package_that_reads_it_is_named(damaged: Path, monkeypatch: pytest.M
 
 
 def test_a_file_is_played_with_the_sizes_of_a_chat_model(damaged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "find_spec", lambda name: object())
+    monkeypatch.setattr(models, "find_spec", lambda name: object())
     found = targets.find(str(damaged), "last")
     assert (found.name, found.kind) == ("model.gguf", "model")
     assert (found.recipe.model.context_tokens, found.recipe.rollout.turn_tokens) == (8192, 32)

@@ -30,6 +30,7 @@ LAYERS = [
         "intervals",
         "kv_cache",
         "metrics",
+        "models",
         "optimizer",
         "pocket",
         "policy",
@@ -41,6 +42,7 @@ LAYERS = [
     {"evaluations", "results", "rollout", "sft"},
     {"evaluate", "trainer"},
     {"truncation"},
+    {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
     {"report", "target"},
     {"run"},
@@ -60,7 +62,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}

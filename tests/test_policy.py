@@ -106,7 +106,6 @@ WEIGHT = "model.layers.0.mlp.up_proj.weight"
 @pytest.mark.parametrize(
     ("damage", "problem"),
     [
-        (lambda d: (d / "config.json").unlink(), "Should have a `model_type` key in its config.json"),
         (lambda d: (d / "config.json").write_text("{"), "is not a valid JSON file"),
         (lambda d: change_json(d / "config.json", model_type="martian"), "model type `martian`"),
         (lambda d: (d / "tokenizer.json").unlink(), "Couldn't instantiate the backend tokenizer"),
@@ -134,10 +133,12 @@ def test_weights_in_pickles_are_not_read(model):
     assert "no file named model.safetensors" in refused(BmrlError, load, str(model), dtype="float32")
 
 
-def test_a_model_that_is_nowhere_says_what_to_run_instead(tmp_path):
-    line = refused(BmrlError, load, str(tmp_path / "nothing"), dtype="float32")
-    assert "neither on this disk nor to be had from the hub" in line
-    assert "bmrl train recipes/quickstart.yaml" in line
+def test_a_model_that_is_nowhere_is_one_line(tmp_path):
+    nothing = str(tmp_path / "nothing")
+    assert refused(BmrlError, load, nothing, dtype="float32") == f"model.name: there is no {nothing} on this disk"
+    (tmp_path / "nothing").mkdir()
+    line = refused(BmrlError, load, nothing, dtype="float32")
+    assert line == f"model.name: {nothing} is no model folder: it has no config.json"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Models: found, read and checked; made from nothing; written."""
 
-import hashlib
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from torch import nn
 
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import data_path, gguf_problem
+from bmrl.models import Source, find, problem
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
 
@@ -23,28 +21,6 @@ EMBEDDING_STD = 0.5
 def best_device() -> torch.device:
     """The CUDA card if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def locate(name: str) -> str:
-    """The folder or hub id behind a model name; ``pocket`` is the embedded policy."""
-    if name != "pocket":
-        return name
-    folder = data_path("pocket")
-    if not (folder / "model.safetensors").is_file():
-        raise BmrlError(
-            "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
-            "bmrl sft recipes/pocket_sft.yaml"
-        )
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    try:
-        told = str(json.loads((folder / "card.json").read_text())["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BmrlError("data/pocket/card.json is missing or damaged; reinstall bmrl") from error
-    if found != told:
-        raise BmrlError(
-            f"data/pocket/model.safetensors has sha256 {found[:12]}, card.json says {told[:12]}; reinstall bmrl"
-        )
-    return str(folder)
 
 
 def load(
@@ -58,7 +34,7 @@ def load(
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
 
     Args:
-        name: ``pocket``, a local folder, a ``.gguf`` file, whose weights are made whole again, or a hub id.
+        name: see `bmrl.models.find`; weights in a ``.gguf`` file are made whole again.
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -69,12 +45,12 @@ def load(
     """
     _quiet()
     device = device or best_device()
-    where = locate(name)
+    source = find(name)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
         options["quantization_config"] = _nf4(dtype)
         options["device_map"] = {"": device}
-    tokenizer, causal = _read(name, where, options)
+    tokenizer, causal = _read(source, options)
     if quantization == "none":
         causal = causal.to(device)
     for module in causal.modules():
@@ -90,16 +66,16 @@ def load(
     return policy
 
 
-def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Tokenizer and model of a folder, GGUF file or hub id; everything that is wrong with them is one line."""
+def _read(source: Source, options: dict[str, Any]) -> tuple[Any, Any]:
+    """Tokenizer and model; everything that is wrong with them is one line."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    file: dict[str, str] = {}
-    if where.endswith(".gguf"):
-        if (problem := gguf_problem(where)) is not None:
-            raise BmrlError(f"model.name: {problem}")
-        path = Path(where).expanduser()
-        where, file = str(path.parent), {"gguf_file": path.name}
+    name, file = source.name, {}
+    if source.kind != "hub" and (wrong := problem(source)) is not None:
+        raise BmrlError(f"model.name: {wrong}")
+    where = str(source.path or name)
+    if source.path is not None and source.path.suffix == ".gguf":
+        where, file = str(source.path.parent), {"gguf_file": source.path.name}
     try:
         config = AutoConfig.from_pretrained(where, **file)
         _check_kind(name, config)
@@ -119,8 +95,8 @@ def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
         raise
     except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
         if Path(where).is_dir():
-            problem = one_line(error).replace(where, str(Path(name).parent) if file else name)
-            raise BmrlError(f"model.name: {name} cannot be loaded: {problem}; are its files complete?") from error
+            told = one_line(error).replace(where, str(Path(name).parent) if file else name)
+            raise BmrlError(f"model.name: {name} cannot be loaded: {told}; are its files complete?") from error
         raise BmrlError(
             f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
             "bmrl train recipes/quickstart.yaml"
