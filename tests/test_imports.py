@@ -42,6 +42,8 @@ LAYERS = [
     {"evaluations", "results", "rollout", "sft"},
     {"evaluate", "trainer"},
     {"truncation"},
+    {"context"},
+    {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
     {"report", "target"},
     {"run"},
@@ -61,7 +63,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "context", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
