@@ -9,19 +9,19 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from math import prod
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
+from math import isclose, pi, prod
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 
-from bmrl import gguf
 from bmrl.atomic import TEMPORARY, sync_folder, temporary_suffix, write_json
 from bmrl.chat import make_chat
-from bmrl.errors import BmrlError, UsageError
-from bmrl.models import Source, read_json
+from bmrl.errors import BmrlError
+from bmrl.models import Source, gguf, read_json
 from bmrl.policy.gguf_tokenizer import tokenizer as tokenizer_of
 from bmrl.policy.model import one_line
 
@@ -32,6 +32,8 @@ _SUMS = "bmrl.json"  # name -> sha256 of the folder's other files; written last
 _DTYPES = {0: torch.float32, 1: torch.float16}
 _PACKED = torch.bfloat16
 _FREQUENCIES = "rope_freqs.weight"
+# How Llama 3.1 and 3.2 stretch their positions, apart from the factor.
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 def plain_folder(source: Source) -> Path:
@@ -110,13 +112,16 @@ def _read(source: Source) -> tuple[Any, Any]:
     header = gguf.read(path)
     tokenizer = tokenizer_of(header.settings, name)
     stops = make_chat(tokenizer).stop_ids
+    positions = _stretched(header, path, name)
     kinds = {tensor.kind for tensor in header.tensors.values() if len(tensor.shape) > 1}
     (dtype,) = {_DTYPES.get(kind, _PACKED) for kind in kinds} if len(kinds) == 1 else {_PACKED}
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
-        causal, found = AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, config=config, dtype=dtype, output_loading_info=True
-        )
+        config.rope_parameters = {**config.rope_parameters, **positions}
+        with redirect_stderr(StringIO()):  # a bar of its own
+            causal, found = AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, config=config, dtype=dtype, output_loading_info=True
+            )
     except Exception as error:  # its reader has errors of all kinds
         raise BmrlError(f"model.name: {name} cannot be read: {one_line(error)}; download it again") from error
     # transformers passes over tensors whose names it does not know.
@@ -126,8 +131,6 @@ def _read(source: Source) -> tuple[Any, Any]:
             f"model.name: {name} holds {told:,} weights that are not those of a {header.architecture} model; "
             "take the model itself, as a folder or from the hub"
         )
-    if _FREQUENCIES in header.tensors:
-        raise UsageError(f"model.name: {name} stretches its positions (Llama 3.1), which is not read here")
     # They are whole again, whatever the configuration remembers of their quantization.
     causal.hf_quantizer, causal.is_quantized = None, False
     causal.config.__dict__.pop("quantization_config", None)
@@ -137,3 +140,32 @@ def _read(source: Source) -> tuple[Any, Any]:
     causal.config.eos_token_id = tokenizer.eos_token_id
     causal.generation_config.eos_token_id = sorted(stops)
     return causal, tokenizer
+
+
+def _stretched(header: gguf.Header, path: Path, name: str) -> dict[str, Any]:
+    """How the model stretches its positions, told by what the file divides its frequencies by; {} if it does not.
+
+    transformers passes over these numbers.
+    """
+    if _FREQUENCIES not in header.tensors:
+        return {}
+    told = gguf.numbers(path, header, _FREQUENCIES)
+    family = header.architecture
+    theta = header.settings.get(f"{family}.rope.freq_base", 10000.0)
+    rope = {**_LLAMA3, "rope_type": "llama3", "factor": float(max(told)), "rope_theta": theta}
+    plain = header.tensors[_FREQUENCIES].kind == 0
+    if not plain or not all(isclose(a, b, rel_tol=1e-3) for a, b in zip(told, _divisors(rope, len(told)), strict=True)):
+        raise BmrlError(
+            f"model.name: {name} stretches its positions in a way that is not read here; take the model itself, as a "
+            "folder or from the hub"
+        )
+    return rope
+
+
+def _divisors(rope: dict[str, Any], pairs: int) -> Iterator[float]:
+    """What Llama 3.1 divides the frequency of each pair of dimensions by."""
+    low, high, context = (rope[key] for key in _LLAMA3)
+    for pair in range(pairs):
+        turns = context / (2 * pi * rope["rope_theta"] ** (pair / pairs))  # that a pair makes in the first context
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        yield 1 / ((1 - share) / rope["factor"] + share)

@@ -22,7 +22,7 @@ _CONTROL, _USER_DEFINED = 3, 4  # types of tokens
 
 
 def tokenizer(settings: Mapping[str, Any], name: str) -> Any:
-    """A ``PreTrainedTokenizerFast`` from a file's settings (`bmrl.gguf.Header`), chat template included.
+    """A ``PreTrainedTokenizerFast`` from a file's settings (`bmrl.models.gguf.Header`), chat template included.
 
     Args:
         name: what errors call the model.
@@ -33,8 +33,9 @@ def tokenizer(settings: Mapping[str, Any], name: str) -> Any:
     tokens = settings["tokenizer.ggml.tokens"]
     kinds = settings.get("tokenizer.ggml.token_type") or [1] * len(tokens)
     inner = _merging(settings) if settings["tokenizer.ggml.model"] == "gpt2" else _sentencepiece(settings, kinds)
-    for kind, add in ((_CONTROL, inner.add_special_tokens), (_USER_DEFINED, inner.add_tokens)):
-        add([AddedToken(t, normalized=False, special=kind == _CONTROL) for t, k in zip(tokens, kinds) if k == kind])
+    for wanted, add in ((_CONTROL, inner.add_special_tokens), (_USER_DEFINED, inner.add_tokens)):
+        named = [token for token, kind in zip(tokens, kinds, strict=True) if kind == wanted]
+        add([AddedToken(token, normalized=False, special=wanted == _CONTROL) for token in named])
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     ids = {role: settings.get(f"tokenizer.ggml.{key}_token_id") for role, key in keys.items()}
     special = {role: tokens[i] for role, i in ids.items() if isinstance(i, int) and 0 <= i < len(tokens)}

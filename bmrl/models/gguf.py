@@ -22,11 +22,38 @@ _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _TEXT, _LIST = 8, 9
 # Type of a tensor -> values of a block, bytes of a block.
 BLOCKS = {
-    **{0: (1, 4), 1: (1, 2), 30: (1, 2), 24: (1, 1), 25: (1, 2), 26: (1, 4), 27: (1, 8), 28: (1, 8)},  # plain numbers
-    **{2: (32, 18), 3: (32, 20), 6: (32, 22), 7: (32, 24), 8: (32, 34), 9: (32, 40), 20: (32, 18)},
-    **{10: (256, 84), 11: (256, 110), 12: (256, 144), 13: (256, 176), 14: (256, 210), 15: (256, 292)},
-    **{16: (256, 66), 17: (256, 74), 18: (256, 98), 19: (256, 50), 21: (256, 110), 22: (256, 82), 23: (256, 136)},
-    **{29: (256, 56), 34: (256, 54), 35: (256, 66), 39: (32, 17)},
+    0: (1, 4),
+    1: (1, 2),
+    30: (1, 2),
+    24: (1, 1),
+    25: (1, 2),
+    26: (1, 4),
+    27: (1, 8),
+    28: (1, 8),  # plain numbers
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    9: (32, 40),
+    20: (32, 18),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+    15: (256, 292),
+    16: (256, 66),
+    17: (256, 74),
+    18: (256, 98),
+    19: (256, 50),
+    21: (256, 110),
+    22: (256, 82),
+    23: (256, 136),
+    29: (256, 56),
+    34: (256, 54),
+    35: (256, 66),
+    39: (32, 17),
 }
 # Lists that are kept; of the others only the length counts.
 _KEPT = {f"tokenizer.ggml.{name}" for name in ("tokens", "merges", "scores", "token_type")}
@@ -54,11 +81,13 @@ class Header:
     Attributes:
         settings: key -> number, truth, text or list; the length in place of a list that is not of the tokenizer.
         tensors: name -> where it lies.
+        begin: offset of the tensors in the file.
         size: bytes that the file must have.
     """
 
     settings: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
+    begin: int
     size: int
 
     @property
@@ -81,6 +110,14 @@ def read(path: Path) -> Header:
                 return _header(_Reader(data))
             except (struct.error, UnicodeDecodeError, OverflowError, MemoryError, TypeError) as error:
                 raise ValueError("is damaged, or only a part of it is there") from error
+
+
+def numbers(path: Path, header: Header, name: str) -> tuple[float, ...]:
+    """The values of a small tensor of plain numbers of 32 bits."""
+    tensor = header.tensors[name]
+    with path.open("rb") as file:
+        file.seek(header.begin + tensor.offset)
+        return struct.unpack(f"<{prod(tensor.shape)}f", file.read(4 * prod(tensor.shape)))
 
 
 def problem(path: Path) -> str | None:
@@ -169,13 +206,14 @@ def _header(reader: _Reader) -> Header:
             raise ValueError(f"is damaged: its tensor {name[:40]} has {dimensions} dimensions")
         shape = tuple(reader.number("Q") for _ in range(dimensions))[::-1]  # the file names the fastest first
         tensors[name] = Tensor(shape, reader.number("I"), reader.number("Q"))
-    return Header(settings, tensors, _size(reader.at, settings.get("general.alignment", 32), tensors))
+    alignment = max(settings.get("general.alignment", 32), 1)
+    begin = -(-reader.at // alignment) * alignment
+    return Header(settings, tensors, begin, begin + _bytes(tensors))
 
 
-def _size(end: int, alignment: int, tensors: Mapping[str, Tensor]) -> int:
-    begin = -(-end // max(alignment, 1)) * alignment
+def _bytes(tensors: Mapping[str, Tensor]) -> int:
     for name, tensor in tensors.items():
         if tensor.kind not in BLOCKS:
             raise ValueError(f"stores {name[:40]} in a way that is not read here (type {tensor.kind})")
     ends = (t.offset + prod(t.shape) // BLOCKS[t.kind][0] * BLOCKS[t.kind][1] for t in tensors.values())
-    return begin + max(ends, default=0)
+    return max(ends, default=0)
