@@ -37,6 +37,7 @@ LAYERS = [
         "recipe",
         "run_folder",
         "sampler",
+        "speech",
         "trackers",
     },
     {"evaluations", "results", "rollout", "sft"},
