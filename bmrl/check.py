@@ -21,13 +21,11 @@ ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapt
 INSTEAD = "bmrl train recipes/quickstart.yaml"  # needs no GPU and no network
 
 
-def missing(recipe: Recipe) -> list[str]:
-    """What this machine lacks for the recipe, one line each; empty when it can run."""
+def for_gpu(recipe: Recipe) -> list[str]:
+    """Keys of the recipe that need a GPU, with their values."""
     model = recipe.model
-    source = find(model.name) if model.new is None else None
-    hub = source is not None and source.kind == "hub"
-    lines = []
-    for_gpu = [
+    hub = model.new is None and find(model.name).kind == "hub"
+    return [
         f"{key}: {value}"
         for key, value, needed in (
             ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
@@ -36,8 +34,15 @@ def missing(recipe: Recipe) -> list[str]:
         )
         if needed
     ]
-    if for_gpu and not has_gpu():
-        lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
+
+
+def missing(recipe: Recipe) -> list[str]:
+    """What this machine lacks for the recipe, one line each; empty when it can run."""
+    model = recipe.model
+    source = find(model.name) if model.new is None else None
+    lines = []
+    if (keys := for_gpu(recipe)) and not has_gpu():
+        lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(keys)})")
     if (model.quantization == "nf4" or recipe.optimizer.name != "adamw") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
     package = PACKAGES.get(recipe.env.name)

@@ -45,7 +45,7 @@ LAYERS = [
     {"context"},
     {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
-    {"report", "target"},
+    {"doctor", "report", "target"},
     {"run"},
     {"cli"},
     {"__main__"},
@@ -63,7 +63,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "context", "packaged", "recipe", "run", "target", "workload"}
+READS_RECIPES = {"check", "cli", "context", "doctor", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
@@ -167,6 +167,7 @@ LIGHT = [
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],
     ["check", "textworld_mix"],
+    ["doctor", "--json"],
     ["games", "info"],
     ["games", "verify"],
     ["new", "mine", "--out", "mine.yaml"],
