@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
-from bmrl.check import refuse_missing, writes_plain
+from bmrl.check import refuse_missing
+from bmrl.context import writes_plain
 from bmrl.envs import beyond_own_limit, names
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import gguf_problem, recipes_path

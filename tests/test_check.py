@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, summary
+from bmrl.check import has_gpu, missing, on_disk, refuse_missing, summary
+from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, load

@@ -15,7 +15,7 @@ PACKAGE = Path(bmrl.__file__).parent
 # Lowest first; a module imports from its own layer and those below. A folder counts as one module.
 LAYERS = [
     {"errors", "types", "files", "redact", "strict", "system", "seeds"},
-    {"glossary"},
+    {"architecture", "glossary"},
     {
         "algorithm",
         "atomic",
@@ -38,7 +38,8 @@ LAYERS = [
         "sampler",
         "trackers",
     },
-    {"evaluations", "results", "rollout", "sft"},
+    {"context", "evaluations", "results", "rollout", "sft"},
+    {"memory"},
     {"evaluate", "trainer"},
     {"truncation"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
@@ -60,7 +61,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "context", "memory", "packaged", "recipe", "run", "target"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
