@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bmrl import memory
+from bmrl import memory, workload
 from bmrl.context import Fit, fit
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
@@ -103,6 +103,7 @@ def report(recipe: Recipe, vram_gb: float | None = None) -> dict[str, Any]:
         "context": asdict(fit(recipe)),
         "missing": missing(recipe),
         "instead": INSTEAD if missing(recipe) else None,
+        "tokens": _tokens(recipe),
         **_memory(recipe, vram_gb),
         "recipe": resolved(recipe),
     }
@@ -126,11 +127,23 @@ def summary(recipe: Recipe, found: dict[str, Any] | None = None) -> list[str]:
         ("budgets", _budgets(recipe)),
         ("context", _context(fit(recipe))),
     ]
+    rows += [("tokens", f"{what} {_told(tokens)}, at most, by estimate") for what, tokens in found["tokens"].items()]
     rows += _memory_rows(found)
     lines = found["missing"]
     rows += [("missing", line) for line in lines]
     rows.append(("instead", INSTEAD) if lines else ("machine", "has what the recipe needs"))
     return [f"{label:<10}{text}" for label, text in rows]
+
+
+def _tokens(recipe: Recipe) -> dict[str, dict[str, float]]:
+    """What goes through the model in a step of reinforcement learning, and in the whole run."""
+    step = {} if recipe.train is None else {"a step": asdict(workload.of_step(recipe))}
+    return {**step, "the run": asdict(workload.of_run(recipe))}
+
+
+def _told(tokens: dict[str, float]) -> str:
+    verbs = (("reads", "read"), ("writes", "written"), ("trains on", "trained"))
+    return ", ".join(f"{verb} {tokens[key]:,.0f}" for verb, key in verbs if tokens[key])
 
 
 def _memory(recipe: Recipe, vram_gb: float | None) -> dict[str, Any]:
