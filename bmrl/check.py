@@ -127,7 +127,7 @@ def summary(recipe: Recipe, found: dict[str, Any] | None = None) -> list[str]:
         ("budgets", _budgets(recipe)),
         ("context", _context(fit(recipe))),
     ]
-    rows += [("tokens", f"{what} {_told(tokens)}, at most, by estimate") for what, tokens in found["tokens"].items()]
+    rows += [("tokens", f"a {what} {_told(tokens)}, at most, by estimate") for what, tokens in found["tokens"].items()]
     rows += _memory_rows(found)
     lines = found["missing"]
     rows += [("missing", line) for line in lines]
@@ -137,8 +137,8 @@ def summary(recipe: Recipe, found: dict[str, Any] | None = None) -> list[str]:
 
 def _tokens(recipe: Recipe) -> dict[str, dict[str, float]]:
     """What goes through the model in a step of reinforcement learning, and in the whole run."""
-    step = {} if recipe.train is None else {"a step": asdict(workload.of_step(recipe))}
-    return {**step, "the run": asdict(workload.of_run(recipe))}
+    step = {} if recipe.train is None else {"step": asdict(workload.of_step(recipe))}
+    return {**step, "run": asdict(workload.of_run(recipe))}
 
 
 def _told(tokens: dict[str, float]) -> str:

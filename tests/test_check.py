@@ -127,5 +127,5 @@ def test_tokens_of_a_step_and_of_the_run_are_told() -> None:
     # 16 x (250 + 8 x 13.5 x 38), 128 x 14.5 x 14, 128 x (250 + 13.5 x 38 + 14.5 x 14)
     assert "tokens    a step reads 69,664, writes 25,984, trains on 123,648, at most, by estimate" in lines
     (run,) = [line for line in summary(recipe("pocket_sft")) if line.startswith("tokens")]
-    assert run.startswith("tokens    the run trains on ")
-    assert report(recipe("alfworld_mix"))["tokens"]["a step"]["trained"] == 123_648
+    assert run.startswith("tokens    a run trains on ")
+    assert report(recipe("alfworld_mix"))["tokens"]["step"]["trained"] == 123_648
