@@ -42,7 +42,9 @@ def test_memory_in_the_header_is_the_estimate_and_fits(path):
 @pytest.mark.parametrize("path", CARD, ids=lambda path: path.stem)
 def test_time_in_the_header_follows_from_its_rates(path):
     said = header(path, "Time")
-    hours, *told = (float(number.replace(",", "")) for number in re.findall(r"[\d,]*\d(?:\.\d)?", said.partition("(")[0]))
+    hours, *told = (
+        float(number.replace(",", "")) for number in re.findall(r"[\d,]*\d(?:\.\d)?", said.partition("(")[0])
+    )
     rates = Tokens(trained=told[0]) if len(told) == 1 else Tokens(*told)
     assert of_run(recipe(path)).hours(rates) == pytest.approx(hours, abs=0.05)
     assert hours <= 8  # a night

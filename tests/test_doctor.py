@@ -16,6 +16,7 @@ from bmrl.check import INSTEAD
 from bmrl.doctor import ask, machine
 from bmrl.doctor.cards import DRIVERS, driver, examine_cards
 from bmrl.doctor.examination import examine
+from bmrl.doctor.fit import examine_fit
 from bmrl.doctor.libraries import examine_bitsandbytes, examine_hub, examine_unsloth
 from bmrl.doctor.packages import examine_packages, range_of
 from bmrl.files import data_path, recipes_path
@@ -450,6 +451,46 @@ def test_a_recipe_whose_model_is_on_the_disk_needs_no_hub(bare):
     recipe = load(recipes_path("quickstart.yaml"), ("model.name=a/b", "model.dtype=float32"))
     found = lines(examine(recipe, named=True))
     assert "note hub not asked, for HF_HUB_OFFLINE is set; a/b is on this disk, so that is fine" in found
+
+
+def fit_of(recipe, torch):
+    return list(examine_fit(load(recipes_path(f"{recipe}.yaml"), ()), torch, named=True))
+
+
+def test_a_recipe_against_what_is_free(monkeypatch):
+    works, disk = fit_of("quickstart", CPU)
+    assert works.state == disk.state == "ok"
+    monkeypatch.setattr("bmrl.doctor.fit.free_memory_gb", lambda: 0.1)
+    monkeypatch.setattr("bmrl.doctor.fit.free_disk_gb", lambda _: 0.001)
+    too_much, full = fit_of("quickstart", CPU)
+    assert lines([too_much])[0].endswith(
+        "GiB by estimate, 0.1 of memory are free; end other programs, or lower model.context_tokens, "
+        "rollout.kv_cache_gb or train.micro_batch_tokens"
+    )
+    assert lines([full])[0].endswith("of the disk are free; free some, or lower train.keep_checkpoints")
+    assert too_much.blocks
+    assert full.blocks
+
+
+def test_a_card_recipe_against_cards():
+    fits, _ = fit_of("alfworld_mix", card())
+    assert "23.0 of the card are free" in lines([fits])[0]
+    assert fits.state == "ok"
+    small, _ = fit_of("alfworld_mix", card(total=8 * GIB, free=7 * GIB))
+    assert small.blocks
+    assert "; end other programs, or change: --set " in lines([small])[0]
+    tiny, _ = fit_of("alfworld_7b_mix", card(total=2 * GIB, free=1 * GIB))
+    assert tiny.remedy.startswith(("take a card of ", "end other programs, or change: --set "))
+    # Without a card there is nothing to hold it against: that one is needed is told elsewhere.
+    assert len(fit_of("alfworld_mix", CPU)) == 1
+
+
+def test_a_model_that_nothing_tells_the_size_of(bare):
+    recipe = load(recipes_path("quickstart.yaml"), ("model.name=a/b",))
+    (found,) = examine_fit(recipe, CPU, named=True)
+    assert found.state == "note"
+    assert found.text.startswith("its memory cannot be told: ")
+    assert list(examine_fit(recipe, CPU, named=False)) == []
 
 
 def doctor(*arguments: str, code: int, **environment: str):

@@ -18,6 +18,7 @@ LAYERS = [
     {"glossary"},
     {
         "algorithm",
+        "architecture",
         "atomic",
         "batch",
         "budgets",
@@ -39,10 +40,10 @@ LAYERS = [
         "sampler",
         "trackers",
     },
-    {"evaluations", "results", "rollout", "sft"},
+    {"context", "evaluations", "results", "rollout", "sft"},
+    {"memory"},
     {"evaluate", "trainer"},
     {"truncation"},
-    {"context"},
     {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
     {"doctor", "report", "target"},
@@ -63,7 +64,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "context", "doctor", "packaged", "recipe", "run", "target", "workload"}
+READS_RECIPES = {"check", "cli", "context", "doctor", "memory", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any
 
-from bmrl.check import INSTEAD, for_gpu, missing
+from bmrl.check import INSTEAD, missing, wants_gpu
 from bmrl.doctor.ask import asked
 from bmrl.doctor.cards import driver, examine_cards
 from bmrl.doctor.finding import Finding, ok, problem
+from bmrl.doctor.fit import examine_fit
 from bmrl.doctor.libraries import examine_bitsandbytes, examine_hub, examine_unsloth, offline
 from bmrl.doctor.machine import examine_games, examine_machine, examine_pocket
 from bmrl.doctor.packages import examine_packages
@@ -40,7 +40,7 @@ def _examined(recipe: Recipe, named: bool) -> Iterator[Finding]:
         lacking = missing(recipe)
         found = driver()
         torch = probes["torch"].answer()
-        yield from examine_cards(torch, found, needed=bool(for_gpu(recipe)))
+        yield from examine_cards(torch, found, needed=bool(wants_gpu(recipe)))
         if "bitsandbytes" in probes:
             eight_bit = recipe.model.quantization == "nf4" or recipe.optimizer.name != "adamw"
             yield from examine_bitsandbytes(probes["bitsandbytes"].answer(), needed=eight_bit)
@@ -49,7 +49,9 @@ def _examined(recipe: Recipe, named: bool) -> Iterator[Finding]:
         yield from examine_hub(probes["hub"].answer() if "hub" in probes else None, model=_hub_model(recipe))
     for line in lacking:
         yield problem(recipe.name, line, _way_out(line), blocks=True)
-    yield from _fits(recipe, torch, named)
+    yield from examine_fit(recipe, torch, named=named)
+    if named and not lacking:
+        yield ok(recipe.name, "has what it asks for")
 
 
 def _hub_model(recipe: Recipe) -> str | None:
@@ -63,8 +65,3 @@ def _hub_model(recipe: Recipe) -> str | None:
 def _way_out(line: str) -> str:
     """What to do, where the line does not say it."""
     return f"run it on a machine with one; what can run here: {INSTEAD}" if line.startswith("no NVIDIA GPU") else ""
-
-
-def _fits(recipe: Recipe, torch: dict[str, Any], named: bool) -> Iterator[Finding]:
-    if named:
-        yield ok(recipe.name, "nothing else is missing")
