@@ -16,6 +16,15 @@ def recipe(name: str, *overrides: str) -> Recipe:
     return load(recipes_path(f"{name}.yaml"), overrides)
 
 
+def put_model(folder: Path) -> None:
+    """The files of a model, as far as they are looked at without torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 9}')
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 8}}, "added_tokens": []}')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+
+
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A machine without a GPU and with an empty model cache."""
@@ -79,7 +88,7 @@ def test_a_model_in_the_cache_is_found(bare: Path) -> None:
     snapshot = bare / "hub" / "models--a--b" / "snapshots" / "123"
     snapshot.mkdir(parents=True)
     assert find("a/b").path is None  # a download that never finished
-    (snapshot / "config.json").write_text("{}", encoding="utf-8")
+    put_model(snapshot)
     assert find("a/b").path == snapshot
     here = recipe("quickstart", "model.name=a/b", "model.dtype=float32")
     assert missing(here) == []
@@ -97,7 +106,7 @@ def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
         "model.name: ./m is no model folder: it has no config.json",
         "model.adapter: runs/x is no adapter folder and no finished run",
     ]
-    (bare / "m" / "config.json").touch()
+    put_model(bare / "m")
     (bare / "runs" / "x" / "adapter" / "adapter_config.json").touch()
     assert missing(recipe("quickstart", *overrides)) == []
 

@@ -38,6 +38,7 @@ LAYERS = [
         "recipe",
         "run_folder",
         "sampler",
+        "speech",
         "trackers",
     },
     {"context", "evaluations", "results", "rollout", "sft"},
