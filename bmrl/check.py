@@ -1,16 +1,18 @@
-"""What can be said of a valid recipe before it runs: what this machine lacks, and what fits into
-the context.
+"""What can be said of a valid recipe before it runs: what this machine lacks, what fits into the context, and what
+memory it takes.
 
 Nothing here imports torch, and nothing is downloaded.
 """
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from bmrl import memory, workload
 from bmrl.context import Fit, fit
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
@@ -25,17 +27,8 @@ def missing(recipe: Recipe) -> list[str]:
     """What this machine lacks for the recipe, one line each; empty when it can run."""
     model = recipe.model
     source = find(model.name) if model.new is None else None
-    hub = source is not None and source.kind == "hub"
     lines = []
-    for_gpu = [
-        f"{key}: {value}"
-        for key, value, needed in (
-            ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
-            ("model.quantization", model.quantization, model.quantization == "nf4"),
-            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name != "adamw"),
-        )
-        if needed
-    ]
+    for_gpu = wants_gpu(recipe)
     if for_gpu and not has_gpu():
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
     if (model.quantization == "nf4" or recipe.optimizer.name != "adamw") and not find_spec("bitsandbytes"):
@@ -80,20 +73,49 @@ def has_gpu() -> bool:
     return native or (Path("/dev/dxg").exists() and shutil.which("nvidia-smi") is not None)
 
 
-def report(recipe: Recipe) -> dict[str, Any]:
-    """All of ``bmrl check`` as plain data."""
+def wants_gpu(recipe: Recipe) -> list[str]:
+    """What of a recipe is for a card, as ``key: value``."""
+    model = recipe.model
+    hub = model.new is None and find(model.name).kind == "hub"
+    return [
+        f"{key}: {value}"
+        for key, value, needed in (
+            ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
+            ("model.quantization", model.quantization, model.quantization == "nf4"),
+            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name != "adamw"),
+        )
+        if needed
+    ]
+
+
+def report(recipe: Recipe, vram_gb: float | None = None) -> dict[str, Any]:
+    """All of ``bmrl check`` as plain data.
+
+    Args:
+        vram_gb: memory of a card that the recipe is held against, GiB.
+
+    Raises:
+        BmrlError: there is a card to hold it against, and nothing tells the size of the model.
+    """
     return {
         "name": recipe.name,
         "valid": True,
         "context": asdict(fit(recipe)),
         "missing": missing(recipe),
         "instead": INSTEAD if missing(recipe) else None,
+        "tokens": _tokens(recipe),
+        **_memory(recipe, vram_gb),
         "recipe": resolved(recipe),
     }
 
 
-def summary(recipe: Recipe) -> list[str]:
-    """``bmrl check`` for a reader: one fact a line."""
+def summary(recipe: Recipe, found: dict[str, Any] | None = None) -> list[str]:
+    """``bmrl check`` for a reader: one fact a line.
+
+    Args:
+        found: what ``report`` says of the recipe.
+    """
+    found = found or report(recipe)
     rows = [
         ("recipe", recipe.name),
         ("training", _training(recipe)),
@@ -105,10 +127,67 @@ def summary(recipe: Recipe) -> list[str]:
         ("budgets", _budgets(recipe)),
         ("context", _context(fit(recipe))),
     ]
-    lines = missing(recipe)
+    rows += [("tokens", f"a {what} {_told(tokens)}, at most, by estimate") for what, tokens in found["tokens"].items()]
+    rows += _memory_rows(found)
+    lines = found["missing"]
     rows += [("missing", line) for line in lines]
     rows.append(("instead", INSTEAD) if lines else ("machine", "has what the recipe needs"))
     return [f"{label:<10}{text}" for label, text in rows]
+
+
+def _tokens(recipe: Recipe) -> dict[str, dict[str, float]]:
+    """What goes through the model in a step of reinforcement learning, and in the whole run."""
+    step = {} if recipe.train is None else {"step": asdict(workload.of_step(recipe))}
+    return {**step, "run": asdict(workload.of_run(recipe))}
+
+
+def _told(tokens: dict[str, float]) -> str:
+    verbs = (("reads", "read"), ("writes", "written"), ("trains on", "trained"))
+    return ", ".join(f"{verb} {tokens[key]:,.0f}" for verb, key in verbs if tokens[key])
+
+
+def _memory(recipe: Recipe, vram_gb: float | None) -> dict[str, Any]:
+    """The estimate as plain data, for the card, or for the device that the recipe is made for."""
+    try:
+        figures = memory.figures(recipe)
+    except BmrlError as error:
+        if vram_gb is not None:
+            raise
+        return {"fits": None, "total_gb": None, "parts": [], "advice": [], "no_estimate": str(error)}
+    cpu = vram_gb is None and not wants_gpu(recipe) and not has_gpu()
+    found = memory.estimate(recipe, figures, vram_gb=vram_gb, cpu=cpu)
+    advice, card = memory.advice(recipe, figures, vram_gb) if vram_gb is not None else ([], None)
+    return {
+        "fits": found.fits,
+        "total_gb": round(found.total_gb, 3),
+        "parts": [{**asdict(part), "gb": round(part.gb, 3)} for part in found.parts],
+        "advice": advice,
+        "smallest_card_gb": card,
+        "device": found.device,
+        "vram_gb": vram_gb,
+        "rows": found.rows,
+        "no_estimate": None,
+    }
+
+
+def _memory_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if found["no_estimate"] is not None:
+        yield "memory", f"no estimate: {found['no_estimate']}"
+        return
+    where = "a CPU" if found["device"] == "cpu" else f"a card of {found['vram_gb'] or memory.CARD_GB:g} GB"
+    together = f", {found['rows']} episodes at once" if found["rows"] else ""
+    yield "memory", f"{found['total_gb']:.2f} GB at most by estimate, on {where}{together}"
+    for part in found["parts"]:
+        held = "" if part["phase"] == "always" else f"  (in the {part['phase']})"
+        yield "", f"{part['gb']:8.2f}  {part['name']}{held}"
+    if found["fits"] is not None:
+        yield "fits", "yes" if found["fits"] else "no"
+    for override in found["advice"]:
+        yield "advice", f"--set {override}"
+    if found["fits"] is False and not found["advice"]:
+        card = found["smallest_card_gb"]
+        larger = f"the smallest card that would do has {card} GB" if card else "no card would do"
+        yield "advice", f"no setting makes it fit; with the most frugal ones, {larger}"
 
 
 def _training(recipe: Recipe) -> str:

@@ -109,6 +109,7 @@ class FixedDecode:
         # torch's own stream for captures, of which a process has one: for each stream that a library of products
         # meets it keeps some 10 to 30 MiB for good.
         aside, current = capture.capture_stream, torch.cuda.current_stream(device)
+        assert aside is not None
         aside.wait_stream(current)
         with torch.cuda.stream(aside), _no_waiting():  # libraries set themselves up at the first run: not capturable
             self.forward(inputs, width)

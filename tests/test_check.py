@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bmrl.check import has_gpu, missing, refuse_missing, summary
+from bmrl.check import has_gpu, missing, refuse_missing, report, summary
 from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
@@ -59,8 +59,8 @@ def test_the_largest_budget_that_fits_is_named() -> None:
 
 
 def test_listed_commands_take_room() -> None:
-    plain = fit(recipe("alfworld_mix", "env.args.admissible=false"))
-    listed = fit(recipe("alfworld_mix"))
+    plain = fit(recipe("alfworld_mix"))
+    listed = fit(recipe("alfworld_mix", "env.args.admissible=true"))
     assert listed.typical_turns < plain.typical_turns
 
 
@@ -129,3 +129,12 @@ def test_hidden_devices_are_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert not has_gpu()
+
+
+def test_tokens_of_a_step_and_of_the_run_are_told() -> None:
+    lines = summary(recipe("alfworld_mix"))
+    # 16 x (250 + 8 x 13.5 x 38), 128 x 14.5 x 14, 128 x (250 + 13.5 x 38 + 14.5 x 14)
+    assert "tokens    a step reads 69,664, writes 25,984, trains on 123,648, at most, by estimate" in lines
+    (run,) = [line for line in summary(recipe("pocket_sft")) if line.startswith("tokens")]
+    assert run.startswith("tokens    a run trains on ")
+    assert report(recipe("alfworld_mix"))["tokens"]["step"]["trained"] == 123_648

@@ -47,7 +47,7 @@ def test_a_file_is_played_with_the_sizes_of_a_chat_model(damaged: Path, monkeypa
     monkeypatch.setattr(targets, "problem", lambda source: None)
     found = targets.find(str(damaged), "last")
     assert (found.name, found.kind) == ("model.gguf", "model")
-    assert (found.recipe.model.context_tokens, found.recipe.rollout.turn_tokens) == (8192, 32)
+    assert (found.recipe.model.context_tokens, found.recipe.rollout.turn_tokens) == (4096, 32)
     assert targets.find("pocket", "last").recipe.rollout.turn_tokens == 16
 
 

@@ -18,6 +18,7 @@ LAYERS = [
     {"glossary"},
     {
         "algorithm",
+        "architecture",
         "atomic",
         "batch",
         "budgets",
@@ -40,13 +41,13 @@ LAYERS = [
         "speech",
         "trackers",
     },
-    {"evaluations", "results", "rollout", "sft"},
+    {"context", "evaluations", "results", "rollout", "sft"},
+    {"memory"},
     {"evaluate", "trainer"},
     {"truncation"},
-    {"context"},
     {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
-    {"report", "target"},
+    {"doctor", "report", "target"},
     {"run"},
     {"cli"},
     {"__main__"},
@@ -64,7 +65,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "context", "packaged", "recipe", "run", "target", "workload"}
+READS_RECIPES = {"check", "cli", "context", "doctor", "memory", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
@@ -168,6 +169,7 @@ LIGHT = [
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],
     ["check", "textworld_mix"],
+    ["doctor", "--json"],
     ["games", "info"],
     ["games", "verify"],
     ["new", "mine", "--out", "mine.yaml"],
