@@ -1,10 +1,11 @@
 """What `bmrl check` says of a valid recipe."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, summary
+from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, start_backend, summary
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
 from bmrl.recipe import Recipe, load
@@ -61,9 +62,7 @@ def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
 
 def test_what_a_bare_machine_lacks(bare: Path) -> None:
     lines = missing(recipe("alfworld_mix"))
-    assert lines[0] == (
-        "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16, optimizer.name: adamw8bit)"
-    )
+    assert lines[0] == "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16)"
     assert ("hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct") in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
@@ -118,3 +117,19 @@ def test_hidden_devices_are_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert not has_gpu()
+
+
+def test_what_four_bits_and_backends_need(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = ("model.quantization=nf4", "model.backend=unsloth", "optimizer.name=adamw8bit", "lora.rank=4")
+    recipe_of = recipe("pocket_mix", *changed)
+    for name in ("bitsandbytes", "unsloth"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert missing(recipe_of) == [
+        "the package bitsandbytes is not installed: pip install 'bmrl[quantization]'",
+        "model.backend: the package unsloth is not installed: pip install 'bmrl[unsloth]'",
+    ]
+    with pytest.raises(BmrlError, match=r"unsloth is not installed; pip install 'bmrl\[unsloth\]'"):
+        start_backend(recipe_of)
+    start_backend(recipe("pocket_mix"))  # asks for none
+    (line,) = missing(recipe("pocket_mix", "optimizer.name=paged_adamw8bit"))[:1]
+    assert line.startswith("no NVIDIA GPU is visible, which the recipe needs (optimizer.name: paged_adamw8bit)")

@@ -19,6 +19,7 @@ LAYERS = [
     {
         "algorithm",
         "atomic",
+        "backend",
         "batch",
         "budgets",
         "chat",

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
 from bmrl.files import data_path, gguf_problem
+from bmrl.policy import quantized, unsloth
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
 
@@ -53,6 +55,7 @@ def load(
     dtype: str,
     quantization: str = "none",
     gradient_checkpointing: bool = False,
+    backend: str = "transformers",
     device: torch.device | None = None,
 ) -> Policy:
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
@@ -62,6 +65,7 @@ def load(
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
+        backend: ``transformers`` or ``unsloth``, see ``bmrl.backend``.
 
     Raises:
         UsageError: the model is of a kind that does not work here.
@@ -72,30 +76,30 @@ def load(
     where = locate(name)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
-        options["quantization_config"] = _nf4(dtype)
+        options["quantization_config"] = quantized.settings(dtype)
         options["device_map"] = {"": device}
-    tokenizer, causal = _read(name, where, options)
-    if quantization == "none":
+    tokenizer, causal = _read(name, where, options, backend, device)
+    if quantization == "nf4":
+        quantized.keep_order(causal, name)
+    else:
         causal = causal.to(device)
-    for module in causal.modules():
-        # bitsandbytes repacks 4-bit weights for AVX-512 at the first forward without gradients, and gradients
-        # after that are silently wrong (cosine 0.2 to the right ones). A rollout is such a forward.
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    policy = Policy(causal, causal, tokenizer, device, name)
+    policy = Policy(causal, causal, tokenizer, device, name, backend=backend)
     _check_logits(policy)
-    policy = with_packing(policy)
+    if not unsloth.fast(causal):
+        policy = with_packing(policy)
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
 
 
-def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
+def _read(name: str, where: str, options: dict[str, Any], backend: str, device: torch.device) -> tuple[Any, Any]:
     """Tokenizer and model of a folder, GGUF file or hub id; everything that is wrong with them is one line."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     file: dict[str, str] = {}
     if where.endswith(".gguf"):
+        if backend == "unsloth":
+            raise UsageError(f"model.backend: unsloth does not read {name}; set model.backend=transformers")
         if (problem := gguf_problem(where)) is not None:
             raise BmrlError(f"model.name: {problem}")
         path = Path(where).expanduser()
@@ -106,7 +110,10 @@ def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
         # SDPA leaves out the capping of attention scores (Gemma 2).
         capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
         tokenizer = AutoTokenizer.from_pretrained(where, **file)
-        causal, found = AutoModelForCausalLM.from_pretrained(
+        read = AutoModelForCausalLM.from_pretrained
+        if backend == "unsloth":
+            read = partial(unsloth.from_pretrained, config=config, device=device)
+        causal, found = read(
             where,
             attn_implementation="eager" if capped else "sdpa",
             use_safetensors=True,
@@ -115,7 +122,7 @@ def _read(name: str, where: str, options: dict[str, Any]) -> tuple[Any, Any]:
             **file,
             **options,
         )
-    except UsageError:
+    except BmrlError:
         raise
     except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
         if Path(where).is_dir():
@@ -180,23 +187,6 @@ def _quiet() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     std.getLogger("huggingface_hub").setLevel(std.ERROR)  # one line of ours says it, not each of its retries
-
-
-def _nf4(dtype: str) -> Any:
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
-        ) from error
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, dtype),
-    )
 
 
 def new_model(
