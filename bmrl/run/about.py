@@ -1,0 +1,142 @@
+"""What a model card tells of a run, from the files of the run alone."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bmrl import checkpoint as checkpoints
+from bmrl import evaluations, run_folder
+from bmrl.chat import Chat, opening_text, rules
+from bmrl.episodes import read_episodes
+from bmrl.export.card import About, Talk
+from bmrl.export.gap import Gap
+from bmrl.metrics import MetricsFile
+from bmrl.recipe import Recipe, resolved
+from bmrl.redact import redacted
+from bmrl.report.read import Source
+from bmrl.target import Target
+
+
+def stored_turns(run: Path, step: int) -> list[list[dict[str, Any]]]:
+    """Turns of episodes of the run: of an evaluation of this step, else of the training up to it.
+
+    Raises:
+        BmrlError: a line is damaged.
+    """
+    name = f"step-{step:06d}"
+    evaluated = [path for path in sorted((run / "eval").glob(f"*{name}*.jsonl")) if path.with_suffix(".json").is_file()]
+    trained = [path for path in (run / "episodes").glob("step-*.jsonl") if path.stem <= name]
+    for path in (*evaluated, *sorted(trained, reverse=True)):
+        if turns := [episode["turns"] for episode in read_episodes(path) if episode["turns"]]:
+            return turns
+    return []
+
+
+def talk(recipe: Recipe, chat: Chat, turns: Sequence[Sequence[Mapping[str, Any]]]) -> Talk:
+    """How a policy is spoken to, with an example from these episodes if there is one."""
+    from bmrl.envs import instructions
+
+    told = rules(think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name))
+    example = next((one for one in turns if len(one) > 1 and one[0]["action"]), None)
+    seen, action, then = "(first observation)", "(command)", "(the environment's answer)"
+    if example is not None:
+        seen, action, then = example[0]["observation"], example[0]["action"], example[1]["observation"]
+    first = seen if chat.plain else opening_text(told, seen)
+    said = action if chat.plain else f"<action>{action}</action>"
+    contents = (("user", first), ("assistant", said), ("user", then))
+    template = str(chat.tokenizer.chat_template)
+    arguments: dict[str, Any] = {"enable_thinking": recipe.chat.think} if "enable_thinking" in template else {}
+    code = "".join(f", {key}={value}" for key, value in arguments.items())
+    if "strftime_now" in template:
+        from bmrl.chat import _TODAY
+
+        arguments["strftime_now"] = _TODAY.strftime
+        code += f", strftime_now=date({_TODAY.year}, {_TODAY.month}, {_TODAY.day}).strftime"
+    rendered = chat.tokenizer.apply_chat_template(
+        [{"role": role, "content": text} for role, text in contents],
+        tokenize=False,
+        add_generation_prompt=True,
+        **arguments,
+    )
+    return Talk(
+        first=first,
+        rendered=str(rendered),
+        arguments=code,
+        plain=chat.plain,
+        stop=str(chat.tokenizer.convert_ids_to_tokens(chat.close[-1])),
+        turn_tokens=recipe.rollout.turn_tokens,
+        temperature=recipe.rollout.temperature,
+    )
+
+
+def about_run(
+    target: Target, checkpoint: Path, *, base: str | None, dtype: str, best: bool, talk: Talk, measured: Gap | None
+) -> About:
+    """All that a card tells of a checkpoint of a run; arguments as ``card.About`` has them.
+
+    Raises:
+        BmrlError: files of the run are damaged.
+    """
+    assert target.folder is not None
+    run, recipe, step = target.folder, target.recipe, int(checkpoint.name.removeprefix("step-"))
+    system = run_folder.load_system(run)
+    metrics = [one for one in MetricsFile(run / "metrics.jsonl").read() if (one["step"] or 0) <= step]
+    source = Source(run, target.name, _public(recipe), system, [], [], metrics, None)
+    hashes = {f"`{run_folder.RESOLVED}` of the run": sha256(run / run_folder.RESOLVED)}
+    what = "trained weights" if base is None else "adapter"
+    hashes[f"the {what} of the run's {checkpoint.name}"] = sha256(checkpoint / checkpoints.ADAPTER)
+    hashes |= {f"the games of {split}": str(digest) for split, digest in (system.get("games") or {}).items()}
+    return About(
+        source=source,
+        step=step,
+        base=base,
+        base_code=_base_code(recipe.model.name),
+        dtype=dtype,
+        best=best,
+        talk=talk,
+        curves=_curves(run, step),
+        gap=measured,
+        hashes=hashes,
+    )
+
+
+def _curves(run: Path, step: int) -> list[tuple[evaluations.Evaluation, evaluations.Evaluation | None]]:
+    """The run's evaluations of a step, each with one of before training that was made alike."""
+    known = evaluations.of_run(run)
+    alike = {_settings(one): one for one in known if one.step == 0}
+    return [(one, alike.get(_settings(one)) if step else None) for one in known if one.step == step]
+
+
+def _settings(one: evaluations.Evaluation) -> str:
+    keys = ("split_hash", "sampling", "announce", "tasks", "seeds")
+    return repr([*(one.head[key] for key in keys), one.budgets])
+
+
+def _public(recipe: Recipe) -> dict[str, Any]:
+    """The resolved recipe as plain data, without folders of this machine."""
+    plain: dict[str, Any] = redacted(resolved(recipe))
+    for key in ("name", "adapter"):
+        if (value := plain["model"][key]) is not None:
+            plain["model"][key] = shown(value)
+    return plain
+
+
+def shown(name: str) -> str:
+    """A model's name; of a path the last part."""
+    local = name.startswith(("/", ".", "~", "…")) or name.count("/") != 1 or Path(name).exists()
+    return Path(name).name if local else name
+
+
+def _base_code(name: str) -> str:
+    if name == "pocket":
+        return f'data_path("{name}")'
+    if name.endswith(".gguf"):
+        return f'".", gguf_file="{Path(name).name}"'
+    return f'"{shown(name)}"'
+
+
+def sha256(path: Path) -> str:
+    """Of a file, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
