@@ -1,29 +1,14 @@
 """`bmrl export`: what leaves a run is the policy, loads without bmrl, and says what it is."""
 
 import contextlib
-import getpass
-import hashlib
 import io
-import json
-import platform
-import re
-import resource
-import shutil
 from pathlib import Path
 
 import export_run
 import pytest
-import tiny
-import torch
-import yaml
-from safetensors.torch import load_file
 
-from bmrl import run_folder
 from bmrl.cli import main
-from bmrl.errors import BmrlError, UsageError
-from bmrl.files import data_path, recipes_path
-from bmrl.policy import new_model, save_model
-from bmrl.recipe import load, resolved
+from bmrl.files import data_path
 from bmrl.run import export
 from bmrl.target import find
 

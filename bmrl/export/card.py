@@ -24,6 +24,8 @@ class Talk:
     Attributes:
         first: the first message of the user, as the model was trained to get it.
         rendered: the beginning of a conversation as the model reads it.
+        later: texts before and after each later observation, where the chat template does not render a conversation
+            with earlier turns as the model was trained to read it; else None.
         arguments: what the chat template is given beside the messages, as Python.
         plain: the reply is the command itself; otherwise it stands in ``<action>`` tags.
         stop: the token that ends a reply.
@@ -33,6 +35,7 @@ class Talk:
 
     first: str
     rendered: str
+    later: tuple[str, str] | None
     arguments: str
     plain: bool
     stop: str
@@ -191,11 +194,18 @@ def _code(about: About, form: str, files: Mapping[str, str]) -> str:
 def _conversation(talk: Talk) -> list[str]:
     reply = "the command and nothing else" if talk.plain else "text that holds `<action>command</action>`"
     first = "the first observation" if talk.plain else "the rules and the first observation"
+    again = "The chat template, given the whole conversation each turn, renders exactly the tokens of training."
+    if talk.later is not None:
+        before, after = map(json.dumps, talk.later)
+        again = (
+            "The chat template renders a conversation with earlier turns otherwise than in training: keep the text so "
+            f"far, the reply and its end included, and append {before}, the observation, {after}."
+        )
     return [
         f"The user's first message is {first}, every later one the answer of the environment; the model's reply is "
-        f"{reply}, ended by `{talk.stop}`, at most {talk.turn_tokens} tokens. Earlier turns stay as they were. In "
-        f"training, replies were sampled at temperature {talk.temperature:g} from the whole distribution, which is "
-        "what `generation_config.json` says; `do_sample=False` is greedy.",
+        f"{reply}, ended by `{talk.stop}`, at most {talk.turn_tokens} tokens. {again} In training, replies were sampled "
+        f"at temperature {talk.temperature:g} from the whole distribution, which is what `generation_config.json` "
+        "says; `do_sample=False` is greedy.",
         f"````text\n{talk.rendered}\n````",
     ]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bmrl import checkpoint as checkpoints
 from bmrl import evaluations, run_folder
-from bmrl.chat import Chat, opening_text, rules
+from bmrl.chat import _TODAY, Chat, opening_text, rules
 from bmrl.episodes import read_episodes
 from bmrl.export.card import About, Talk
 from bmrl.export.gap import Gap
@@ -44,24 +44,22 @@ def talk(recipe: Recipe, chat: Chat, turns: Sequence[Sequence[Mapping[str, Any]]
         seen, action, then = example[0]["observation"], example[0]["action"], example[1]["observation"]
     first = seen if chat.plain else opening_text(told, seen)
     said = action if chat.plain else f"<action>{action}</action>"
-    contents = (("user", first), ("assistant", said), ("user", then))
+    messages = [
+        {"role": role, "content": text} for role, text in (("user", first), ("assistant", said), ("user", then))
+    ]
     template = str(chat.tokenizer.chat_template)
     arguments: dict[str, Any] = {"enable_thinking": recipe.chat.think} if "enable_thinking" in template else {}
     code = "".join(f", {key}={value}" for key, value in arguments.items())
     if "strftime_now" in template:
-        from bmrl.chat import _TODAY
-
         arguments["strftime_now"] = _TODAY.strftime
         code += f", strftime_now=date({_TODAY.year}, {_TODAY.month}, {_TODAY.day}).strftime"
-    rendered = chat.tokenizer.apply_chat_template(
-        [{"role": role, "content": text} for role, text in contents],
-        tokenize=False,
-        add_generation_prompt=True,
-        **arguments,
-    )
+    ids = [*chat.opening(seen), *chat.answer(action), *chat.following(then, stopped=True)]
+    rendered = chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **arguments)["input_ids"]
+    decode = chat.tokenizer.decode
     return Talk(
         first=first,
-        rendered=str(rendered),
+        rendered=decode(ids),
+        later=None if rendered == ids else (decode(chat.between), decode(chat.tail_next)),
         arguments=code,
         plain=chat.plain,
         stop=str(chat.tokenizer.convert_ids_to_tokens(chat.close[-1])),
