@@ -203,8 +203,8 @@ def _conversation(talk: Talk) -> list[str]:
         )
     return [
         f"The user's first message is {first}, every later one the answer of the environment; the model's reply is "
-        f"{reply}, ended by `{talk.stop}`, at most {talk.turn_tokens} tokens. {again} In training, replies were sampled "
-        f"at temperature {talk.temperature:g} from the whole distribution, which is what `generation_config.json` "
+        f"{reply}, ended by `{talk.stop}`, at most {talk.turn_tokens} tokens. {again} In training, replies were "
+        f"sampled at temperature {talk.temperature:g} from the whole distribution, which is what `generation_config.json` "
         "says; `do_sample=False` is greedy.",
         f"````text\n{talk.rendered}\n````",
     ]
