@@ -24,8 +24,8 @@ class Talk:
     Attributes:
         first: the first message of the user, as the model was trained to get it.
         rendered: the beginning of a conversation as the model reads it.
-        later: texts before and after each later observation, where the chat template does not render a conversation
-            with earlier turns as the model was trained to read it; else None.
+        pieces: texts before and after the first observation, and before and after a later one, where the chat template
+            renders a conversation with other tokens than in training; else None.
         arguments: what the chat template is given beside the messages, as Python.
         plain: the reply is the command itself; otherwise it stands in ``<action>`` tags.
         stop: the token that ends a reply.
@@ -35,7 +35,7 @@ class Talk:
 
     first: str
     rendered: str
-    later: tuple[str, str] | None
+    pieces: Mapping[str, str] | None
     arguments: str
     plain: bool
     stop: str
@@ -195,17 +195,20 @@ def _conversation(talk: Talk) -> list[str]:
     reply = "the command and nothing else" if talk.plain else "text that holds `<action>command</action>`"
     first = "the first observation" if talk.plain else "the rules and the first observation"
     again = "The chat template, given the whole conversation each turn, renders exactly the tokens of training."
-    if talk.later is not None:
-        before, after = map(json.dumps, talk.later)
+    pieces = []
+    if talk.pieces is not None:
         again = (
-            "The chat template renders a conversation with earlier turns otherwise than in training: keep the text so "
-            f"far, the reply and its end included, and append {before}, the observation, {after}."
+            "The chat template renders a conversation with other tokens than in training. For those of training, "
+            "encode the texts below one by one: `head`, observation, `tail`; and after each reply, as it was "
+            "generated, `between`, observation, `tail_next`."
         )
+        pieces = [f"```json\n{json.dumps(talk.pieces, indent=1, ensure_ascii=False)}\n```"]
     return [
         f"The user's first message is {first}, every later one the answer of the environment; the model's reply is "
         f"{reply}, ended by `{talk.stop}`, at most {talk.turn_tokens} tokens. {again} In training, replies were "
-        f"sampled at temperature {talk.temperature:g} from the whole distribution, which is what `generation_config.json` "
-        "says; `do_sample=False` is greedy.",
+        f"sampled at temperature {talk.temperature:g} from the whole distribution, as `generation_config.json` says; "
+        "`do_sample=False` is greedy.",
+        *pieces,
         f"````text\n{talk.rendered}\n````",
     ]
 

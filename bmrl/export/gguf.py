@@ -1,5 +1,6 @@
 """A GGUF file of a model folder, by a converter that is on this machine: llama.cpp's, or unsloth."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -57,8 +58,9 @@ def convert(command: Sequence[str], model: Path, target: Path, *, dtype: str) ->
         dtype: ``bfloat16``, ``float16`` or ``float32``.
 
     Raises:
-        BmrlError: the converter fails, or writes no GGUF file.
+        BmrlError: the converter fails, would misread the tokenizer, or writes no GGUF file.
     """
+    _check_tokenizer(model)
     outtype = OUTTYPES[dtype]
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         made = Path(scratch) / target.name
@@ -79,6 +81,23 @@ def convert(command: Sequence[str], model: Path, target: Path, *, dtype: str) ->
         if not written:
             raise BmrlError(f"{name} ended well, but wrote no GGUF file; does it know this kind of model?")
         written[0].rename(target)
+
+
+def _check_tokenizer(model: Path) -> None:
+    """Refuses a tokenizer that transformers has read from a GGUF file.
+
+    It says of a byte-level vocabulary that it falls back to bytes, by which llama.cpp's converter takes it for a
+    SentencePiece one: the file would be written, and read every text wrongly.
+    """
+    try:
+        tokenizer = json.loads((model / "tokenizer.json").read_bytes())
+    except OSError:
+        return
+    if (tokenizer["model"] or {}).get("byte_fallback") and '"ByteLevel"' in json.dumps(tokenizer["pre_tokenizer"]):
+        raise BmrlError(
+            "--format gguf: the model's tokenizer was read from a GGUF file and cannot be written back into one; "
+            "train on the model's original folder, or use --format merged"
+        )
 
 
 def _is_gguf(path: Path) -> bool:

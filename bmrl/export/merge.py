@@ -35,7 +35,8 @@ def merge(policy: Policy, dtype: torch.dtype) -> Policy:
             base = layer.get_base_layer()
             for name, parameter in list(base.named_parameters(recurse=False)):
                 # A parameter of its own: embeddings and output layer may share theirs.
-                setattr(base, name, nn.Parameter(parameter.float(), requires_grad=False))
+                copied = parameter.to(torch.float32, copy=True)
+                setattr(base, name, nn.Parameter(copied, requires_grad=False))
             layer.float().merge(adapter_names=["default"])
             base.to(dtype)
         if policy.adapted:

@@ -17,6 +17,9 @@ from bmrl.redact import redacted
 from bmrl.report.read import Source
 from bmrl.target import Target
 
+# Where the run holds no episode to show.
+_EXAMPLE = (("(first observation)", "(command)"), ("(the environment's answer)", ""))
+
 
 def stored_turns(run: Path, step: int) -> list[list[dict[str, Any]]]:
     """Turns of episodes of the run: of an evaluation of this step, else of the training up to it.
@@ -38,10 +41,9 @@ def talk(recipe: Recipe, chat: Chat, turns: Sequence[Sequence[Mapping[str, Any]]
     from bmrl.envs import instructions
 
     told = rules(think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name))
-    example = next((one for one in turns if len(one) > 1 and one[0]["action"]), None)
-    seen, action, then = "(first observation)", "(command)", "(the environment's answer)"
-    if example is not None:
-        seen, action, then = example[0]["observation"], example[0]["action"], example[1]["observation"]
+    one = max(turns, key=lambda one: bool(one[0]["action"]), default=[])
+    played = [(turn["observation"], turn["action"] or "look") for turn in one]
+    (seen, action), (then, _) = (*played, *_EXAMPLE)[:2] if len(played) > 1 else _EXAMPLE
     first = seen if chat.plain else opening_text(told, seen)
     said = action if chat.plain else f"<action>{action}</action>"
     messages = [
@@ -55,11 +57,11 @@ def talk(recipe: Recipe, chat: Chat, turns: Sequence[Sequence[Mapping[str, Any]]
         code += f", strftime_now=date({_TODAY.year}, {_TODAY.month}, {_TODAY.day}).strftime"
     ids = [*chat.opening(seen), *chat.answer(action), *chat.following(then, stopped=True)]
     rendered = chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **arguments)["input_ids"]
-    decode = chat.tokenizer.decode
+    pieces = {name: chat.tokenizer.decode(getattr(chat, name)) for name in ("head", "tail", "between", "tail_next")}
     return Talk(
         first=first,
-        rendered=decode(ids),
-        later=None if rendered == ids else (decode(chat.between), decode(chat.tail_next)),
+        rendered=chat.tokenizer.decode(ids),
+        pieces=None if rendered == ids else pieces,
         arguments=code,
         plain=chat.plain,
         stop=str(chat.tokenizer.convert_ids_to_tokens(chat.close[-1])),

@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def _write(
     measured = None
     model = folder / MERGED
     if MERGED in forms or GGUF in forms:
-        rows = [made for one in turns if (made := row(chat, one, most=recipe.model.context_tokens))][:EPISODES]
+        made = (row(chat, one, most=recipe.model.context_tokens) for one in turns)
+        rows = list(islice((one for one in made if one is not None), EPISODES))
         scores = judge(policy, rows, temperature=recipe.rollout.temperature) if rows else None
         if recipe.model.quantization != "none":
             del policy
