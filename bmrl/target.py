@@ -7,10 +7,12 @@ from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
-from bmrl.check import refuse_missing, writes_plain
+from bmrl.check import refuse_missing
 from bmrl.envs import beyond_own_limit, names
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import gguf_problem, recipes_path
+from bmrl.files import recipes_path
+from bmrl.models import PACKAGES, problem, writes_plain
+from bmrl.models import find as find_model
 from bmrl.recipe import Recipe, unknown_splits
 from bmrl.recipe import load as load_recipe
 from bmrl.strict import is_number, loads
@@ -48,7 +50,7 @@ def find(
     """What a name means.
 
     Args:
-        target: run folder or checkpoint in it, recipe, adapter folder, model folder, GGUF file, hub id, ``pocket`` or
+        target: run folder or checkpoint in it, recipe, adapter folder, name of a model (`bmrl.models`) or
             a baseline; None takes the newest run in ``runs/``, or ``pocket`` without one.
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
@@ -120,24 +122,21 @@ def _find(target: str, checkpoint: str) -> Target:
         if not base:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
         return Target(path.resolve().name, "adapter", _settings(str(base), chat=not writes_plain(str(base))), path)
-    hub_id = target.count("/") == 1 and not path.exists() and not path.parent.exists()
     if target in BASELINES:
         return Target(target, "baseline", _settings("pocket"))
-    if target == "pocket":
-        return Target(target, "model", _settings(target))
-    if target.endswith(".gguf"):
-        if (problem := gguf_problem(target)) is not None:
-            raise UsageError(problem)
-        return Target(path.name, "model", _settings(target, chat=True))
-    if hub_id:
-        return Target(target, "model", _settings(target, chat=True))
-    if (path / "config.json").is_file():
-        return Target(path.resolve().name, "model", _settings(target, chat=not writes_plain(target)))
-    known = ", ".join(("pocket", *BASELINES))
-    raise UsageError(
-        f"{target}: neither a run, a recipe, an adapter or model folder, a .gguf file, a hub id (owner/name) nor one "
-        f"of {known}"
-    )
+    source = find_model(target)
+    if (source.kind == "folder" and not (path / "config.json").is_file()) or (
+        source.kind == "hub" and "/" not in target
+    ):
+        known = ", ".join(("pocket", *PACKAGES, *BASELINES))
+        raise UsageError(
+            f"{target}: neither a run, a recipe, an adapter or model folder, a .gguf file, an installed package with "
+            f"one, a hub id (owner/name) nor one of {known}"
+        )
+    if source.kind in ("gguf", "package") and (wrong := problem(source)) is not None:
+        raise UsageError(wrong)
+    name = path.resolve().name if source.kind in ("folder", "gguf") else target
+    return Target(name, "model", _settings(target, chat=not writes_plain(target)))
 
 
 def _names_recipe(target: str) -> bool:

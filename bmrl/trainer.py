@@ -122,6 +122,8 @@ def train_step(
         poll=poll,
     )
     rolled = time.perf_counter()
+    counters = sampler.counters
+    del sampler  # and with it the cache and the graphs: the update needs their memory
 
     size = len(plan[0])
     groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
@@ -134,7 +136,6 @@ def train_step(
     )
     learned = update_policy(player.policy, optimizer, rows, update, poll=poll) if rows else {}
 
-    counters = sampler.counters
     return episodes, {
         **rollout_metrics(episodes),
         **learned,

@@ -18,6 +18,7 @@ LAYERS = [
     {"glossary"},
     {
         "algorithm",
+        "architecture",
         "atomic",
         "batch",
         "budgets",
@@ -30,19 +31,23 @@ LAYERS = [
         "intervals",
         "kv_cache",
         "metrics",
+        "models",
         "optimizer",
         "pocket",
         "policy",
         "recipe",
         "run_folder",
         "sampler",
+        "speech",
         "trackers",
     },
-    {"evaluations", "results", "rollout", "sft"},
+    {"context", "evaluations", "results", "rollout", "sft"},
+    {"memory"},
     {"evaluate", "trainer"},
     {"truncation"},
+    {"workload"},
     {"baselines", "check", "compare", "diagnose", "packaged"},
-    {"report", "target"},
+    {"doctor", "report", "target"},
     {"export"},
     {"run"},
     {"cli"},
@@ -62,7 +67,7 @@ TORCH = {
     "sft",
     "trainer",
 }
-READS_RECIPES = {"check", "cli", "packaged", "recipe", "run", "target"}
+READS_RECIPES = {"check", "cli", "context", "doctor", "memory", "packaged", "recipe", "run", "target", "workload"}
 # Imported inside the function that needs them, wherever that is.
 DEFERRED = {"httpx", "jinja2", "markupsafe", "matplotlib", "rich", "scipy", "tensorboard", "trackio", "wandb"}
 HEAVY = {"torch", "transformers", "peft", "tokenizers", "accelerate", "safetensors"}
@@ -167,6 +172,7 @@ LIGHT = [
     ["check", "alfworld_mix"],
     ["check", "quickstart", "--json"],
     ["check", "textworld_mix"],
+    ["doctor", "--json"],
     ["games", "info"],
     ["games", "verify"],
     ["new", "mine", "--out", "mine.yaml"],

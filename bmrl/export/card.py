@@ -51,7 +51,7 @@ class About:
         source: the run up to the exported step, its recipe free of paths.
         step: the training step of the weights.
         base: the model that the adapter belongs to, without its path; None where the whole model was trained.
-        base_code: what ``from_pretrained`` is given to load it, as Python; ``bmrl.files.data_path`` may stand in it.
+        base_code: how Python gets it: imports, and what ``from_pretrained`` is given.
         dtype: of merged weights.
         best: the checkpoint was chosen for its curve.
         curves: evaluations of this step, each with one of before training made alike, or None.
@@ -62,7 +62,7 @@ class About:
     source: Source
     step: int
     base: str | None
-    base_code: str
+    base_code: tuple[str, str]
     dtype: str
     best: bool
     talk: Talk
@@ -157,11 +157,10 @@ def _code(about: About, form: str, files: Mapping[str, str]) -> str:
                 'four_bit = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",',
                 f'    bnb_4bit_use_double_quant=True, bnb_4bit_compute_dtype="{model.get("dtype")}")',
             ]
-        if "data_path" in about.base_code:
-            lines.append("from bmrl.files import data_path")
-        lines.append("from peft import PeftModel")
+        imports, base = about.base_code
+        lines += [*imports.splitlines(), "from peft import PeftModel"]
         load += [
-            f"model = AutoModelForCausalLM.from_pretrained({about.base_code}, {options})",
+            f"model = AutoModelForCausalLM.from_pretrained({base}, {options})",
             "model.generation_config = GenerationConfig.from_pretrained(FOLDER)",
             "model = PeftModel.from_pretrained(model, FOLDER)",
         ]
@@ -199,8 +198,8 @@ def _conversation(talk: Talk) -> list[str]:
     if talk.pieces is not None:
         again = (
             "The chat template renders a conversation with other tokens than in training. For those of training, "
-            "encode the texts below one by one: `head`, observation, `tail`; and after each reply, as it was "
-            "generated, `between`, observation, `tail_next`."
+            "keep the text so far, and encode all of it without adding special tokens: `head`, observation, `tail`; "
+            "after each reply, its end included, `between`, observation, `tail_next`."
         )
         pieces = [f"```json\n{json.dumps(talk.pieces, indent=1, ensure_ascii=False)}\n```"]
     return [

@@ -165,6 +165,7 @@ class SftSection(Section):
     noise: Share = Field(0.0, description="probability that a random action is forced before the expert's; shown, not imitated")
     max_turns: Turns = Field(50, description="longest demonstration, turns")
     batch_tokens: Positive = Field(8192, description="tokens per optimizer step")
+    micro_batch_tokens: Positive = Field(8192, description="most tokens of demonstrations in one forward, a longer one goes alone; time and memory only, never the gradient")
     observation_weight: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the loss on observations, beside 1 for actions")
     announce: list[Announce] = Field(["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
 

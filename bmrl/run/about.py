@@ -1,6 +1,7 @@
 """What a model card tells of a run, from the files of the run alone."""
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from bmrl.episodes import read_episodes
 from bmrl.export.card import About, Talk
 from bmrl.export.gap import Gap
 from bmrl.metrics import MetricsFile
+from bmrl.models import find
 from bmrl.recipe import Recipe, resolved
 from bmrl.redact import redacted
 from bmrl.report.read import Source
@@ -57,10 +59,12 @@ def talk(recipe: Recipe, chat: Chat, turns: Sequence[Sequence[Mapping[str, Any]]
         code += f", strftime_now=date({_TODAY.year}, {_TODAY.month}, {_TODAY.day}).strftime"
     ids = [*chat.opening(seen), *chat.answer(action), *chat.following(then, stopped=True)]
     rendered = chat.tokenizer.apply_chat_template(messages, add_generation_prompt=True, **arguments)["input_ids"]
-    pieces = {name: chat.tokenizer.decode(getattr(chat, name)) for name in ("head", "tail", "between", "tail_next")}
+    decode = chat.speech.decode
+    texts = [(decode(frame.head) + frame.lead, frame.trail + decode(frame.tail)) for frame in (chat.first, chat.later)]
+    pieces = dict(zip(("head", "tail", "between", "tail_next"), (*texts[0], *texts[1]), strict=True))
     return Talk(
         first=first,
-        rendered=chat.tokenizer.decode(ids),
+        rendered=decode(tuple(ids)),
         pieces=None if rendered == ids else pieces,
         arguments=code,
         plain=chat.plain,
@@ -123,17 +127,20 @@ def _public(recipe: Recipe) -> dict[str, Any]:
 
 
 def shown(name: str) -> str:
-    """A model's name; of a path the last part."""
-    local = name.startswith(("/", ".", "~", "…")) or name.count("/") != 1 or Path(name).exists()
-    return Path(name).name if local else name
+    """A model's name; of a file or folder its last part."""
+    return Path(name).name if find(name).kind in ("folder", "gguf") else name
 
 
-def _base_code(name: str) -> str:
-    if name == "pocket":
-        return f'data_path("{name}")'
-    if name.endswith(".gguf"):
-        return f'".", gguf_file="{Path(name).name}"'
-    return f'"{shown(name)}"'
+def _base_code(name: str) -> tuple[str, str]:
+    """How Python gets the base model: imports, and what ``from_pretrained`` is given."""
+    match find(name).kind:
+        case "pocket":
+            return "from bmrl.files import data_path", 'data_path("pocket")'
+        case "gguf" | "package":
+            imports = "from bmrl.models import find\nfrom bmrl.policy.gguf import plain_folder"
+            return imports, f"plain_folder(find({json.dumps(shown(name))}))"
+        case _:
+            return "", json.dumps(shown(name))
 
 
 def sha256(path: Path) -> str:

@@ -162,7 +162,7 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
                         policy,
                         optimizer,
                         [rows[i] for i in plan[loop.step]],
-                        micro_batch_tokens=settings.batch_tokens,
+                        micro_batch_tokens=settings.micro_batch_tokens,
                         max_grad_norm=o.max_grad_norm,
                     )
                 loop.step, loop.elapsed_s = step, time.monotonic() - began
