@@ -24,6 +24,7 @@ from bmrl.files import data_path, recipes_path
 from bmrl.policy import new_model, save_model
 from bmrl.recipe import load, resolved
 from bmrl.run import export
+from bmrl.run.about import settings
 from bmrl.target import find
 
 BUDGET, TASKS = 4, 3
@@ -95,12 +96,24 @@ def test_another_policy_plays_otherwise(run, episodes, tmp_path):
     assert export_run.plain_greedy(model, tokenizer, recipe, budget=BUDGET, tasks=TASKS) != episodes
 
 
-def test_both_forms_give_the_numbers_of_the_run(run, exported):
-    def curve(target):
-        line = ("eval", target, "--budget", "2", "--budget", "4", "--tasks", "3", "--temperature", "0.5", "--json")
-        return json.loads(command(*line)[0])["budgets"]
+def test_both_forms_are_played_with_the_settings_of_the_run_and_give_its_numbers(run, exported):
+    def result(target):
+        # Budgets 2 and 4 and temperature 0.5 are the run's recipe's.
+        found = json.loads(command("eval", target, "--tasks", "3", "--json")[0])
+        return {key: value for key, value in found.items() if key not in ("target", "checkpoint")}
 
-    assert curve(str(exported / "merged")) == curve(str(exported / "adapter")) == curve(str(run))
+    merged, adapter, own = (result(str(one)) for one in (exported / "merged", exported / "adapter", run))
+    assert [point["budget"] for point in own["budgets"]] == [2, 4] and own["sampling"]["temperature"] == 0.5
+    assert merged == adapter == own
+
+
+def test_settings_that_are_damaged_are_one_line(exported, tmp_path):
+    shutil.copytree(exported / "adapter", tmp_path / "adapter")
+    path = tmp_path / "adapter" / "bmrl_recipe.json"
+    for text in ("{", '{"name": 3}'):
+        path.write_text(text)
+        _, err = command("eval", str(tmp_path / "adapter"), code=1)
+        assert len(err.splitlines()) == 1 and str(path) in err and "remove it" in err
 
 
 def test_a_run_trained_in_float32_rounds_once_to_sixteen_bits(run, exported, tmp_path):
@@ -126,6 +139,7 @@ def test_nothing_else_is_in_the_folder(exported):
     names = {form: sorted(path.name for path in (exported / form).iterdir()) for form in ("adapter", "merged")}
     tokenizer = [
         "README.md",
+        "bmrl_recipe.json",
         "chat_template.jinja",
         "generation_config.json",
         "tokenizer.json",
@@ -317,3 +331,19 @@ def test_a_gguf_file_is_converted_from_the_merged_weights(run, tmp_path, monkeyp
     script.write_text("import sys\nsys.exit('no such architecture')")
     assert "no such architecture" in refused(BmrlError, run=run, out=tmp_path / "again", forms=["gguf"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["llama.cpp", "out"]
+
+
+def test_folders_of_the_machine_are_no_settings_of_an_export():
+    recipe = load(recipes_path("quickstart.yaml"), ["env.args={source: /home/ann/games, admissible: false}"])
+    assert settings(recipe, dtype=None)["env"]["args"] == {"admissible": False}
+
+
+def test_quantized_weights_are_those_of_the_adapter_alone():
+    recipe = load(recipes_path("quickstart.yaml"), ["model.quantization=nf4", "model.dtype=bfloat16"])
+
+    def model(dtype):
+        found = settings(recipe, dtype=dtype)["model"]
+        return found["quantization"], found["dtype"]
+
+    assert model(None) == ("nf4", "bfloat16")
+    assert model("bfloat16") == ("none", "bfloat16") and model("float32") == ("none", "float32")

@@ -126,6 +126,22 @@ def _public(recipe: Recipe) -> dict[str, Any]:
     return plain
 
 
+def settings(recipe: Recipe, *, dtype: str | None) -> dict[str, Any]:
+    """With what `bmrl eval` is to play the export: the public recipe, as a program can use it.
+
+    Args:
+        dtype: of merged weights, which are not quantized; None for an adapter.
+    """
+    plain, whole = _public(recipe), resolved(recipe)
+    # A folder of this machine is no argument elsewhere.
+    plain["env"]["args"] = {
+        key: value for key, value in plain["env"]["args"].items() if value == whole["env"]["args"][key]
+    }
+    if dtype is not None:
+        plain["model"] |= {"quantization": "none"} | ({"dtype": dtype} if dtype == "float32" else {})
+    return plain
+
+
 def shown(name: str) -> str:
     """A model's name; of a file or folder its last part."""
     return Path(name).name if find(name).kind in ("folder", "gguf") else name

@@ -22,9 +22,9 @@ from bmrl.export.gap import gap, judge, row
 from bmrl.export.merge import merge
 from bmrl.policy import Policy, load, with_adapter
 from bmrl.recipe import Recipe
-from bmrl.run.about import about_run, sha256, shown, stored_turns, talk
+from bmrl.run.about import about_run, settings, sha256, shown, stored_turns, talk
 from bmrl.run.compose import chat_for, say
-from bmrl.target import Target
+from bmrl.target import EXPORTED, Target
 
 EPISODES = 8  # read to compare the export with the policy
 AGAIN = "export again"
@@ -137,6 +137,8 @@ def _write(
     )
     files = {form: _hashes(folder / form) for form in forms}
     for form in forms:
+        if form != GGUF:
+            write_json(folder / form / EXPORTED, settings(recipe, dtype=None if form == ADAPTER else dtype))
         write_text(folder / form / "README.md", card(about, form, files[form]))
     return {"dtype": dtype, "gap": asdict(measured) if measured else None, "sha256": files}
 
