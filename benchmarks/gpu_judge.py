@@ -5,13 +5,13 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from gpu_models import Shape, has_bitsandbytes
-from gpu_parts import Sizes
+from gpu_play import Sizes
 
 MOST_GAP = 0.05  # nats; the default of rollout.max_logprob_gap, above which a run stops
 MOST_GAP_FP32 = 1e-5
 # Of a step's length. Attention's gradients are sums in no fixed order on a card, and Adam makes much of little.
 MOST_STEP_DIFFERENCE = 0.1
-PROGRAM_GB = 0.9  # assumed where the estimate is not to be had
+CACHE_GB = 10  # rollout.kv_cache_gb of the recipes for a card
 
 
 class Line(NamedTuple):
@@ -44,7 +44,7 @@ def planned(shape: Shape, sizes: Sizes, cap_gb: float) -> dict[str, Any]:
         recipe = load(packaged.find(shape.recipe), tuple(f"{key}={value}" for key, value in overrides.items()))
         found = memory.estimate(recipe, memory.figures(recipe), vram_gb=cap_gb)
     except ImportError as error:
-        return {"missing": f"the estimate needs {error.name}", "rows": _rows(shape, sizes, cap_gb)}
+        return {"missing": f"the estimate needs {error.name}", "rows": _rows(shape, sizes)}
     return {
         "rows": found.rows,
         "rollout_gb": found.phase("rollout"),
@@ -53,17 +53,12 @@ def planned(shape: Shape, sizes: Sizes, cap_gb: float) -> dict[str, Any]:
     }
 
 
-def _rows(shape: Shape, sizes: Sizes, cap_gb: float) -> int:
-    """So many that their keys and values take what weights, a program and a forward leave of the memory."""
+def _rows(shape: Shape, sizes: Sizes) -> int:
+    """As many as the cache of the recipes has room for."""
     s = shape.sizes
     width = s["hidden_size"] // s["num_attention_heads"]
-    token = 2 * s["num_hidden_layers"] * s["num_key_value_heads"] * width * 2
-    embeddings = s["vocab_size"] * s["hidden_size"] * (1 if s["tie_word_embeddings"] else 2)
-    attention = 2 * s["hidden_size"] * (s["hidden_size"] + s["num_key_value_heads"] * width)
-    layers = s["num_hidden_layers"] * (attention + 3 * s["hidden_size"] * s["intermediate_size"])
-    weights = 2 * embeddings + layers * (0.55 if shape.quantized else 2)
-    left = cap_gb - weights / 2**30 - PROGRAM_GB - 4
-    return max(1, min(128, int(left * 2**30 / (token * sizes.context))))
+    token = 2 * s["num_hidden_layers"] * s["num_key_value_heads"] * width * 2  # keys and values, 16 bit
+    return int(CACHE_GB * 2**30 / (token * sizes.context))
 
 
 def judged(found: Mapping[str, Any]) -> list[Line]:
@@ -73,12 +68,12 @@ def judged(found: Mapping[str, Any]) -> list[Line]:
         if "missing" in model:
             lines.append(Line(name, "all", "not run", model["missing"]))
             continue
-        for check, result, figure in _checks(model, found["system"], found["rehearsal"]):
+        for check, result, figure in _checks(model, found["rehearsal"]):
             lines.append(Line(name, check, result, figure))
     return lines
 
 
-def _checks(model: Mapping[str, Any], system: Mapping[str, Any], rehearsal: bool) -> Iterator[tuple[str, str, str]]:
+def _checks(model: Mapping[str, Any], rehearsal: bool) -> Iterator[tuple[str, str, str]]:
     parts = {
         "made": _made,
         "rollout": _rollout,
@@ -102,7 +97,7 @@ def _checks(model: Mapping[str, Any], system: Mapping[str, Any], rehearsal: bool
             for check, result, figure in judge(figures, rehearsal):
                 yield (check if name != "agreement_long" else f"{check}, full rows"), result, figure
             if name in ("rollout", "update"):
-                yield _memory(name, figures, model.get("estimate"), system, rehearsal)
+                yield _memory(name, figures, model.get("estimate"), rehearsal)
 
 
 def _passes(good: bool) -> str:
@@ -118,6 +113,8 @@ def _rollout(figures: Mapping[str, Any], rehearsal: bool) -> Iterator[tuple[str,
         f"{figures['rows']} rows x {figures['context_tokens']:,} tokens: {figures['prefill_tokens_per_s']:,.0f} read, "
         f"{figures['decode_tokens_per_s']:,.0f} decoded a second"
     )
+    if not rehearsal and not figures["captured"]:
+        told += "; without graphs"
     if figures["complete"]:
         yield "rollout", "pass", told
     else:
@@ -130,13 +127,13 @@ def _update(figures: Mapping[str, Any], rehearsal: bool) -> Iterator[tuple[str, 
 
 
 def _memory(
-    phase: str, figures: Mapping[str, Any], estimate: Mapping[str, Any] | None, system: Mapping[str, Any], cpu: bool
+    phase: str, figures: Mapping[str, Any], estimate: Mapping[str, Any] | None, cpu: bool
 ) -> tuple[str, str, str]:
     check = f"{phase} memory"
     reserved = figures["peak_reserved_gb"]
     if cpu:
         return check, "not run", f"rehearsal: resident {reserved:.2f} GiB; only a card's memory is compared here"
-    most = reserved + system["context_gb"]
+    most = reserved + figures["outside_gb"]
     told = f"{figures['peak_allocated_gb']:.2f} GiB allocated, {most:.2f} with what torch and CUDA keep"
     if estimate is None or "missing" in estimate:
         return check, "not run", f"{(estimate or {}).get('missing', 'no estimate')}; {told}"

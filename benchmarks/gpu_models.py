@@ -147,13 +147,6 @@ def _quantized(layer: nn.Linear, device: torch.device, dtype: torch.dtype) -> nn
     return made
 
 
-def cache_token_bytes(policy: Policy) -> int:
-    """Bytes of the keys and values of one token."""
-    config = policy.causal.config
-    width = config.hidden_size // config.num_attention_heads
-    return int(2 * config.num_hidden_layers * config.num_key_value_heads * width * policy.causal.dtype.itemsize)
-
-
 def gib(count: float) -> float:
     """Bytes in GiB."""
     return count / math.pow(2, 30)

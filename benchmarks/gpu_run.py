@@ -14,6 +14,7 @@ from typing import Any
 
 import gpu_models
 import gpu_parts as parts
+import gpu_play
 import torch
 from gpu_judge import planned
 from gpu_models import Shape
@@ -44,10 +45,6 @@ class Check:
             system |= {"card": torch.cuda.get_device_name(), "total_gb": total}
             system["capability"] = list(torch.cuda.get_device_capability())
             torch.cuda.set_per_process_memory_fraction(min(1.0, self.cap_gb / total))
-            torch.ones(1, device=self.device).sum().item()
-            free, all_of_it = torch.cuda.mem_get_info()
-            # What CUDA itself keeps, and whatever else runs on the card.
-            system["context_gb"] = (all_of_it - free - torch.cuda.memory_reserved()) / 2**30
         return system
 
     def run(self, only: str | None) -> None:
@@ -72,7 +69,7 @@ class Check:
     def _model(self, shape: Shape, end: float) -> None:
         """All parts of a model, which has until ``end``."""
         model: dict[str, Any] = self.found["models"].setdefault(shape.name, {})
-        sizes = parts.REHEARSAL if self.rehearse else parts.CARD
+        sizes = gpu_play.REHEARSAL if self.rehearse else gpu_play.CARD
         if self.rehearse:
             shape = replace(shape, sizes=gpu_models.TINY)
         else:
@@ -82,13 +79,13 @@ class Check:
         def part(name: str, share: float, work: Callable[..., Any], *given: Any) -> Any:
             """Books what a part finds; what it has beside its figures is returned."""
             now = time.monotonic()
-            clock = parts.Clock(now + share * max(0.0, end - now))
+            clock = gpu_play.Clock(now + share * max(0.0, end - now))
             say(f"{shape.name}: {name}, at most {clock.left():.0f} s")
             more = None
             try:
                 clock.check()
                 figures, more = work(*given, clock)
-            except parts.OutOfTime:
+            except gpu_play.OutOfTime:
                 figures = {"not_run": "time"}
             except Exception as error:
                 traceback.print_exc()
