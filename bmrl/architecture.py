@@ -175,6 +175,11 @@ def read(path: Path, label: str) -> Architecture:
 def parse(config: Mapping[str, Any], label: str) -> Architecture:
     """The same from what stands in it."""
     config = config.get("text_config") or config
+    if not isinstance(config, Mapping):
+        raise BmrlError(f"model.name: {label} is damaged; download the model again")
+    config = config.get("text_config") or config
+    if not isinstance(config, Mapping):
+        raise BmrlError(f"model.name: {label} is damaged; download the model again")
     if any(config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise BmrlError(f"{label}: a mixture of experts, whose memory is not estimated; use a dense decoder")
 

@@ -131,7 +131,7 @@ def reading(a: Architecture, kind: Kind, *, tokens: int, context_tokens: int, ra
     forward = tokens * (a.hidden * (2 * d + 4) + 4 * a.intermediate * d + 2 * rank * d)
     # A mask for every query and key, for all query heads that share a key head.
     masks = tokens * context_tokens * (a.heads // a.kv_heads) * d
-    return forward + masks
+    return forward + masks + dequantized(a, kind)
 
 
 def sampling(a: Architecture, kind: Kind, rows: int) -> int:
@@ -157,20 +157,36 @@ def kept(a: Architecture, kind: Kind, rank: int) -> int:
 def passing(a: Architecture, kind: Kind) -> int:
     """What one layer holds of one token beside that, at the fullest moment of its backward pass."""
     d = kind.dtype
-    return 3 * a.intermediate * max(d, 2) + 2 * a.hidden * 4
+    if kind.laid_out:  # two products of a gradient are added up
+        return (2 * a.intermediate + a.hidden) * d
+    grads = (a.intermediate + a.hidden) * d
+    return grads if d == 4 else grads + 4 * (2 * a.intermediate + a.hidden)
 
 
-def update(a: Architecture, kind: Kind, *, tokens: int, picked: int, rank: int, checkpointing: bool) -> tuple[int, int]:
-    """Activations of one micro-batch, and the slices of logits.
+def dequantized(a: Architecture, kind: Kind) -> int:
+    """The largest 4-bit layer as its product reads it."""
+    return max(linear.weights for linear in a.layer()) * kind.dtype if kind.quantized else 0
+
+
+def update(
+    a: Architecture, kind: Kind, *, tokens: int, picked: int, rank: int, low: int, checkpointing: bool
+) -> tuple[int, int]:
+    """Activations of one micro-batch, and what comes on top: slices of logits, or one layer's backward pass.
+
+    The logits come first, while all activations are there.
 
     Args:
+        low: parameters of the adapter, which a CPU that computes them in another type keeps in both.
         tokens: of the micro-batch.
         picked: sampled tokens among them.
         checkpointing: whether layers are run again in the backward pass, of which then only the inputs are kept.
     """
-    one = kept(a, kind, rank)
-    layers = a.layers * a.hidden * kind.dtype + one if checkpointing else a.layers * one
-    activations = tokens * (layers + passing(a, kind) + 3 * a.hidden * kind.dtype)
+    one, d = kept(a, kind, rank), kind.dtype
+    layers = a.layers * (a.hidden * d if checkpointing else one)
+    cast = low * d if kind.laid_out else 0
+    # The last norm keeps what it read in float32; states after it, and their gradient.
+    activations = tokens * (layers + a.hidden * (4 + 2 * d)) + picked * a.hidden * 2 * d + cast
     positions = min(max(1, HEAD_BYTES // (4 * a.vocabulary)), picked)
-    head = 5 * 4 * positions * a.vocabulary + picked * a.hidden * 2 * kind.dtype
-    return activations, head
+    logits = 5 * 4 * positions * a.vocabulary
+    layer = tokens * (passing(a, kind) + (one if checkpointing else 0)) + dequantized(a, kind)
+    return activations, max(logits, layer)
