@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE = -1, -3, 4 << 20  # glibc's names of its settings; bytes
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE = -1, -3, 1 << 20  # glibc's names of its settings; bytes
 _LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy", "bitsandbytes")
 
 
@@ -92,7 +92,7 @@ def return_large_blocks() -> None:
     with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
         library = ctypes.CDLL(None)
         library.mallopt(M_MMAP_THRESHOLD, LARGE)
-        library.mallopt(M_TRIM_THRESHOLD, 16 * LARGE)
+        library.mallopt(M_TRIM_THRESHOLD, 4 * LARGE)
 
 
 def return_free_memory() -> None:

@@ -14,9 +14,9 @@ from bmrl.system import memory_gb
 
 GIB = 2**30
 CARD_GB = 24.0  # of a card that nothing is said of
-# Measured on a CPU: Python, torch, transformers and peft take 0.41 GiB before a model is loaded; what is made in small
-# pieces while it runs (kernels compiled for shapes, episodes) about 0.1 more. bitsandbytes comes on top.
-CPU_PROGRAM_GB, CPU_BITSANDBYTES_GB = 0.51, 0.05
+# Measured on a CPU: Python, torch, transformers and peft take 0.41 GiB before a model is loaded, bitsandbytes, which they
+# import where it is installed, 0.05, and what is made in small pieces later (kernels for shapes, episodes) about 0.1.
+CPU_PROGRAM_GB = 0.57
 # Not measured: the context that CUDA and its libraries set up, and what the driver keeps of a card for itself.
 CUDA_PROGRAM_GB = 0.9
 # Not measured: what a captured graph takes of the driver for each layer.
@@ -154,7 +154,7 @@ def _always(recipe: Recipe, a: Architecture, cpu: bool) -> list[Part]:
         "gradients": entry * sum(trained),
         "optimizer": f.optimizer(recipe.optimizer.name, trained) * entry // 4,
     }
-    program = (CPU_PROGRAM_GB + CPU_BITSANDBYTES_GB * kind.quantized) if cpu else CUDA_PROGRAM_GB
+    program = CPU_PROGRAM_GB if cpu else CUDA_PROGRAM_GB
     name = "program and libraries" if cpu else "CUDA context and libraries"
     found = [Part(part, size / GIB, "always") for part, size in parts.items() if size]
     return [*found, Part(name, program, "always")]

@@ -24,13 +24,18 @@ class Kind:
     Attributes:
         dtype: bytes of a weight that is not quantized, and of an activation.
         quantized: whether the linear layers are in NF4.
-        laid_out: whether a CPU holds its weights a second time, as its products read them, see ``policy.linear``;
-            there adapters are computed in the model's type, elsewhere in float32.
+        laid_out: whether a CPU holds weights that are not quantized a second time, as its products read them, see
+            ``policy.linear``.
     """
 
     dtype: int
     quantized: bool
     laid_out: bool
+
+    @property
+    def low(self) -> bool:
+        """Whether adapters are computed in the model's type, rather than in float32 with copies of what they read."""
+        return self.dtype == 4 or (self.laid_out and not self.quantized)
 
 
 def weights(a: Architecture, kind: Kind) -> int:
@@ -145,7 +150,7 @@ def kept(a: Architecture, kind: Kind, rank: int) -> int:
     norms = 2 * (4 * a.hidden + 4)
     attention = (2 * a.query + 2 * a.keys) * d + 4 * a.heads
     feed_forward = 3 * a.intermediate * d
-    if kind.laid_out or d == 4:  # one copy of each different input of the linear layers
+    if kind.low:  # one copy of each different input of the linear layers
         inputs = (2 * a.hidden + a.query + a.intermediate) * d
         inner = 7 * rank * d
     else:  # one copy in float32 for each layer with an adapter
@@ -157,10 +162,10 @@ def kept(a: Architecture, kind: Kind, rank: int) -> int:
 def passing(a: Architecture, kind: Kind) -> int:
     """What one layer holds of one token beside that, at the fullest moment of its backward pass."""
     d = kind.dtype
-    if kind.laid_out:  # two products of a gradient are added up
-        return (2 * a.intermediate + a.hidden) * d
     grads = (a.intermediate + a.hidden) * d
-    return grads if d == 4 else grads + 4 * (2 * a.intermediate + a.hidden)
+    if not kind.low:
+        return grads + 4 * (2 * a.intermediate + a.hidden)
+    return grads + (a.intermediate * d if kind.laid_out else 0)  # two products of a gradient are added up
 
 
 def dequantized(a: Architecture, kind: Kind) -> int:
@@ -183,7 +188,7 @@ def update(
     """
     one, d = kept(a, kind, rank), kind.dtype
     layers = a.layers * (a.hidden * d if checkpointing else one)
-    cast = low * d if kind.laid_out else 0
+    cast = low * d if kind.low and d == 2 else 0
     # The last norm keeps what it read in float32; states after it, and their gradient.
     activations = tokens * (layers + a.hidden * (4 + 2 * d)) + picked * a.hidden * 2 * d + cast
     positions = min(max(1, HEAD_BYTES // (4 * a.vocabulary)), picked)
