@@ -62,6 +62,7 @@ def test_a_small_one(tmp_path):
 
 
 @linux
+@pytest.mark.slow
 def test_above_the_memory_there_is_it_fails_with_one_line(tmp_path):
     done = dry_run(tmp_path, *QUICK, more=("--vram", "0.1"))
     assert done.returncode == 1
