@@ -88,9 +88,9 @@ def _layers(policy: Policy) -> tuple[list[Any], list[Any]]:
 
 def _plain_lora(layer: Any) -> bool:
     """Whether its adapter is a product of two matrices and nothing else."""
-    from peft.tuners.lora import Linear
-
-    return isinstance(layer, Linear) and "default" not in layer.lora_variant and not layer.lora_bias["default"]
+    # By name: peft has the second one only where bitsandbytes is installed.
+    known = type(layer).__name__ in ("Linear", "Linear4bit")
+    return known and "default" not in layer.lora_variant and not layer.lora_bias["default"]
 
 
 class _Shared:
