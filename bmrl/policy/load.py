@@ -10,9 +10,11 @@ from torch import nn
 
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
-from bmrl.models import Source, find, problem
+from bmrl.models import find
+from bmrl.policy import quantized, unsloth
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
+from bmrl.policy.read import quiet, read
 
 # Standard deviation of a new model's embeddings: well above what one layer adds to them.
 EMBEDDING_STD = 0.5
@@ -29,6 +31,7 @@ def load(
     dtype: str,
     quantization: str = "none",
     gradient_checkpointing: bool = False,
+    backend: str = "transformers",
     device: torch.device | None = None,
 ) -> Policy:
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
@@ -38,98 +41,30 @@ def load(
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
+        backend: ``transformers`` or ``unsloth``, see ``bmrl.backend``.
 
     Raises:
         UsageError: the model is of a kind that does not work here.
         BmrlError: the model is not there, or its files are damaged.
     """
-    _quiet()
+    quiet()
     device = device or best_device()
-    source = find(name)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
-        options["quantization_config"] = _nf4(dtype)
+        options["quantization_config"] = quantized.settings(dtype)
         options["device_map"] = {"": device}
-    tokenizer, causal = _read(source, options)
-    if quantization == "none":
+    tokenizer, causal = read(find(name), options, backend, device)
+    if quantization == "nf4":
+        quantized.keep_order(causal, name)
+    else:
         causal = causal.to(device)
-    for module in causal.modules():
-        # bitsandbytes repacks 4-bit weights for AVX-512 at the first forward without gradients, and gradients
-        # after that are silently wrong (cosine 0.2 to the right ones). A rollout is such a forward.
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    policy = Policy(causal, causal, tokenizer, device, name)
+    policy = Policy(causal, causal, tokenizer, device, name, backend=backend)
     _check_logits(policy)
-    policy = with_packing(policy)
+    if not unsloth.fast(causal):
+        policy = with_packing(policy)
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
-
-
-def _read(source: Source, options: dict[str, Any]) -> tuple[Any, Any]:
-    """Tokenizer and model; everything that is wrong with them is one line."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    name, file = source.name, {}
-    if source.kind != "hub" and (wrong := problem(source)) is not None:
-        raise BmrlError(f"model.name: {wrong}")
-    where = str(source.path or name)
-    if source.path is not None and source.path.suffix == ".gguf":
-        where, file = str(source.path.parent), {"gguf_file": source.path.name}
-    try:
-        config = AutoConfig.from_pretrained(where, **file)
-        _check_kind(name, config)
-        # SDPA leaves out the capping of attention scores (Gemma 2).
-        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
-        tokenizer = AutoTokenizer.from_pretrained(where, **file)
-        causal, found = AutoModelForCausalLM.from_pretrained(
-            where,
-            attn_implementation="eager" if capped else "sdpa",
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with the name
-            **file,
-            **options,
-        )
-    except UsageError:
-        raise
-    except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
-        if Path(where).is_dir():
-            told = one_line(error).replace(where, str(Path(name).parent) if file else name)
-            raise BmrlError(f"model.name: {name} cannot be loaded: {told}; are its files complete?") from error
-        raise BmrlError(
-            f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
-            "bmrl train recipes/quickstart.yaml"
-        ) from error
-    # transformers would go on with random weights in their place.
-    if odd := sorted(found["missing_keys"]) or sorted(key for key, *_ in found["mismatched_keys"]):
-        raise BmrlError(
-            f"model.name: {name} cannot be loaded: its weights do not fit its config.json; {odd[0]} is "
-            f"{'missing' if found['missing_keys'] else 'of another shape'}; download the model again"
-        )
-    if file:  # whole weights, whatever the configuration remembers of their quantization
-        causal.hf_quantizer, causal.is_quantized = None, False
-        causal.config.__dict__.pop("quantization_config", None)
-    return tokenizer, causal
-
-
-def _check_kind(name: str, config: Any) -> None:
-    """Refuses kinds of models that the sampler's cache of keys and values cannot serve."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if kind is None or config.is_encoder_decoder:
-        reason = "is no decoder-only language model"
-    elif kind._is_stateful or layers - {"full_attention", "sliding_attention"}:
-        reason = "remembers more than keys and values (Mamba, hybrids, linear or chunked attention)"
-    elif not kind._supports_sdpa:
-        reason = "has an attention that torch's scaled_dot_product_attention cannot do"
-    else:
-        return
-    raise UsageError(
-        f"model.name: {name} ({config.model_type}) {reason}; use a decoder such as Llama, Qwen2.5, Qwen3 or Gemma"
-    )
 
 
 def _check_logits(policy: Policy) -> None:
@@ -145,34 +80,6 @@ def _check_logits(policy: Policy) -> None:
             f"model.name: {policy.name} ({policy.causal.config.model_type}) gives other logits than its output layer; "
             "it cannot be trained here"
         )
-
-
-def _quiet() -> None:
-    # Its bars and reports would break our own display; what it reports is checked here.
-    import logging as std
-
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    std.getLogger("huggingface_hub").setLevel(std.ERROR)  # one line of ours says it, not each of its retries
-
-
-def _nf4(dtype: str) -> Any:
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
-        ) from error
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, dtype),
-    )
 
 
 def new_model(
@@ -225,7 +132,7 @@ def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:
     Raises:
         BmrlError: the disk is full or forbidden.
     """
-    _quiet()
+    quiet()
     new, old = (folder.with_name(folder.name + temporary_suffix()) for _ in range(2))
     try:
         with disk_errors(folder.name):

