@@ -74,13 +74,14 @@ class Chat:
         return (*(() if stopped else self.close), *self._framed(self.later, observation))
 
     def _framed(self, frame: Frame, observation: str) -> tuple[int, ...]:
-        text = self.speech.text(f"{frame.lead}{observation}{frame.trail}", after_control=True)
+        after = not frame.head or self.speech.is_control(frame.head)  # before a later one stands a stop token
+        text = self.speech.text(f"{frame.lead}{observation}{frame.trail}", after_control=after)
         return (*frame.head, *text, *frame.tail)
 
     def answer(self, action: str) -> tuple[int, ...]:
         """Ids of a turn in which the agent gives this action, stop token included (demonstrations)."""
         said = self.before_answer + (action if self.plain else f"<action>{action}</action>")
-        after = self.speech.is_control(self.first.tail[-1:])
+        after = self.speech.is_control(self.first.tail)
         return (*self.end_thought, *self.speech.text(said, after_control=after), *self.close)
 
     def text(self, token_ids: tuple[int, ...]) -> str:
@@ -161,10 +162,12 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
     speech = make_speech(tokenizer)
     gap_ids = speech.control(gap, begins=False)
     stop_at = next((i for i in range(len(gap_ids)) if speech.is_control(gap_ids[i : i + 1])), None)
-    # Blanks before the stop token are the template's own habit (Llama 2).
-    if stop_at is None or tokenizer.decode(gap_ids[:stop_at]).strip():
+    end = _pieces(tokenizer, texts[:2], think=think, name=name, goes_on=False)[-1]
+    stop = "" if stop_at is None else tokenizer.convert_ids_to_tokens(gap_ids[stop_at])
+    # Blanks before the stop token are the template's own habit (Llama 2). A token that does not stand at the end of a
+    # conversation begins the next turn; it does not end this one.
+    if stop_at is None or tokenizer.decode(gap_ids[:stop_at]).strip() or stop not in end:
         raise UsageError(f"model.name: the chat template of {name} ends a turn without a stop token")
-    stop = tokenizer.convert_ids_to_tokens(gap_ids[stop_at])
     end_thought = "\n</think>\n\n" if tail_next.rstrip().endswith("<think>") else ""
     return Chat(
         speech=speech,
@@ -178,8 +181,12 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
     )
 
 
-def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str) -> list[str]:
-    """What the template writes before, between and after the placeholders of a conversation."""
+def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str, goes_on: bool = True) -> list[str]:
+    """What the template writes before, between and after the placeholders of a conversation.
+
+    Args:
+        goes_on: whether the agent is to speak next.
+    """
     from jinja2 import TemplateError
 
     roles = ("user", "assistant", "user", "assistant", "user")
@@ -188,7 +195,7 @@ def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str) -
         text = tokenizer.apply_chat_template(
             messages,
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=goes_on,
             enable_thinking=think,  # Qwen3, SmolLM3; others do not look at it
             strftime_now=_TODAY.strftime,
         )

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bmrl import memory, workload
+from bmrl import backend, memory, workload
 from bmrl.context import Fit, fit
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
@@ -33,6 +33,8 @@ def missing(recipe: Recipe) -> list[str]:
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
     if (model.quantization == "nf4" or recipe.optimizer.name != "adamw") and not find_spec("bitsandbytes"):
         lines.append("the package bitsandbytes is not installed: pip install 'bmrl[quantization]'")
+    if model.backend == "unsloth" and not backend.installed():
+        lines.append(f"model.backend: the package unsloth is not installed: {backend.INSTALL}")
     package = PACKAGES.get(recipe.env.name)
     if package is not None and not find_spec(package):
         lines.append(f"the package {package} is not installed: pip install 'bmrl[{package}]'")
@@ -65,6 +67,17 @@ def refuse_missing(recipe: Recipe) -> None:
         raise BmrlError(f"{recipe.name} cannot run here: {'; '.join(lines)}; what can: {INSTEAD}")
 
 
+def start_backend(recipe: Recipe) -> None:
+    """Imports unsloth where the recipe will use it: it asks to be there before transformers is.
+
+    Raises:
+        BmrlError: it does not work here.
+    """
+    model = recipe.model
+    if backend.choose(model.backend, name=model.name, dtype=model.dtype, gpu=has_gpu())[0] == "unsloth":
+        backend.start()
+
+
 def has_gpu() -> bool:
     """Whether an NVIDIA device is visible, without asking a driver."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1"):
@@ -81,8 +94,7 @@ def wants_gpu(recipe: Recipe) -> list[str]:
         f"{key}: {value}"
         for key, value, needed in (
             ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
-            ("model.quantization", model.quantization, model.quantization == "nf4"),
-            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name != "adamw"),
+            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name == "paged_adamw8bit"),
         )
         if needed
     ]

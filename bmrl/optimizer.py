@@ -14,13 +14,13 @@ def make_optimizer(
     """AdamW, its 8-bit form, or that with a state that moves to the computer's memory when the card is full.
 
     Raises:
-        UsageError: an 8-bit form without bitsandbytes or without CUDA.
+        UsageError: an 8-bit form without bitsandbytes, or the paged one without a card to page out of.
     """
     betas = (0.9, beta2)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=learning_rate, betas=betas, weight_decay=weight_decay)
-    if not torch.cuda.is_available():
-        raise UsageError(f"optimizer.name: {name} needs a CUDA device; set optimizer.name=adamw")
+    if name == "paged_adamw8bit" and not torch.cuda.is_available():
+        raise UsageError(f"optimizer.name: {name} needs a CUDA device; set optimizer.name=adamw8bit")
     try:
         import bitsandbytes
     except ImportError as error:

@@ -89,7 +89,8 @@ class Speech:
 
     def frame(self, head: str, tail: str, *, begins: bool) -> Frame:
         """What a template writes before and after an observation, cut where the text begins that belongs to it."""
-        last = max((found.end() for found in self.control_text.finditer(head)), default=len(head))
+        # A later turn's head stands after a stop token: without a control token of its own it is text.
+        last = max((found.end() for found in self.control_text.finditer(head)), default=len(head) if begins else 0)
         first = found.start() if (found := self.control_text.search(tail)) else 0
         return Frame(
             head=self.control(head[:last], begins=begins),

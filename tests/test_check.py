@@ -1,10 +1,11 @@
 """What `bmrl check` says of a valid recipe."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from bmrl.check import has_gpu, missing, refuse_missing, report, summary
+from bmrl.check import has_gpu, missing, refuse_missing, report, start_backend, summary
 from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
@@ -72,9 +73,7 @@ def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
 
 def test_what_a_bare_machine_lacks(bare: Path) -> None:
     lines = missing(recipe("alfworld_mix"))
-    assert lines[0] == (
-        "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16, optimizer.name: adamw8bit)"
-    )
+    assert lines[0] == "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16)"
     assert "model.name: Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct" in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
@@ -138,3 +137,19 @@ def test_tokens_of_a_step_and_of_the_run_are_told() -> None:
     (run,) = [line for line in summary(recipe("pocket_sft")) if line.startswith("tokens")]
     assert run.startswith("tokens    a run trains on ")
     assert report(recipe("alfworld_mix"))["tokens"]["step"]["trained"] == 123_648
+
+
+def test_what_four_bits_and_backends_need(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed = ("model.quantization=nf4", "model.backend=unsloth", "optimizer.name=adamw8bit", "lora.rank=4")
+    recipe_of = recipe("pocket_mix", *changed)
+    for name in ("bitsandbytes", "unsloth"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert missing(recipe_of) == [
+        "the package bitsandbytes is not installed: pip install 'bmrl[quantization]'",
+        "model.backend: the package unsloth is not installed: pip install 'bmrl[unsloth]'",
+    ]
+    with pytest.raises(BmrlError, match=r"unsloth is not installed; pip install 'bmrl\[unsloth\]'"):
+        start_backend(recipe_of)
+    start_backend(recipe("pocket_mix"))  # asks for none
+    (line,) = missing(recipe("pocket_mix", "optimizer.name=paged_adamw8bit"))[:1]
+    assert line.startswith("no NVIDIA GPU is visible, which the recipe needs (optimizer.name: paged_adamw8bit)")

@@ -408,7 +408,7 @@ def test_games_of_ones_own_are_counted_or_missed(monkeypatch, tmp_path):
 
 def test_the_pocket_policy_is_compared_with_its_card(monkeypatch, tmp_path):
     assert lines(machine.examine_pocket()) == ["ok pocket the embedded policy has the hash of its card"]
-    monkeypatch.setattr("bmrl.models.data_path", lambda *_: tmp_path)
+    monkeypatch.setattr("bmrl.models.source.data_path", lambda *_: tmp_path)
     (found,) = machine.examine_pocket()
     assert found.blocks
     assert "reinstall bmrl" in found.text

@@ -334,8 +334,9 @@ def test_a_gguf_file_is_converted_from_the_merged_weights(run, tmp_path, monkeyp
 
 
 def test_folders_of_the_machine_are_no_settings_of_an_export():
-    recipe = load(recipes_path("quickstart.yaml"), ["env.args={source: /home/ann/games, admissible: false}"])
-    assert settings(recipe, dtype=None)["env"]["args"] == {"admissible": False}
+    recipe = load(recipes_path("quickstart.yaml"))
+    env = recipe.env.model_copy(update={"args": {"source": "/home/ann/games", "admissible": False}})
+    assert settings(recipe.model_copy(update={"env": env}), dtype=None)["env"]["args"] == {"admissible": False}
 
 
 def test_quantized_weights_are_those_of_the_adapter_alone():

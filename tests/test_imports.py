@@ -20,6 +20,7 @@ LAYERS = [
         "algorithm",
         "architecture",
         "atomic",
+        "backend",
         "batch",
         "budgets",
         "chat",

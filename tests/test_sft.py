@@ -133,10 +133,10 @@ def test_learning_rate():
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without CUDA")
-@pytest.mark.parametrize("name", ["adamw8bit", "paged_adamw8bit"])
-def test_an_eight_bit_optimizer_without_cuda_is_one_line(name):
-    with pytest.raises(UsageError, match=rf"^optimizer\.name: {name} needs a CUDA device; set optimizer\.name=adamw$"):
-        make_optimizer(name, [], learning_rate=1.0, weight_decay=0.0, beta2=0.9)
+def test_a_paged_optimizer_without_a_card_is_one_line():
+    line = r"^optimizer\.name: paged_adamw8bit needs a CUDA device; set optimizer\.name=adamw8bit$"
+    with pytest.raises(UsageError, match=line):
+        make_optimizer("paged_adamw8bit", [], learning_rate=1.0, weight_decay=0.0, beta2=0.9)
 
 
 def test_demonstrations_are_won_and_noisy():

@@ -113,6 +113,11 @@ def diagnose(target: str | None, against: str | None, as_json: bool, **options: 
         if found.kind == "baseline":
             raise UsageError(f"{found.name} has no model to be diagnosed; name a run, an adapter, a model or a recipe")
 
+    from bmrl.check import start_backend
+
+    for found in (a, b):
+        if found.kind in ("run", "recipe"):
+            start_backend(found.recipe)
     from bmrl import run  # imports torch: only now that targets and command are known to be good
     from bmrl.diagnose import tables
 

@@ -100,6 +100,10 @@ def evaluate(target: str | None, as_json: bool, check_truncation: bool, **option
             check_truncation=check_truncation,
         )
     else:
+        from bmrl.check import start_backend
+
+        if found.kind in ("run", "recipe"):
+            start_backend(found.recipe)
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
         if served is None:

@@ -97,6 +97,10 @@ def play(
             raise UsageError(f"--temperature: {found.name} is no model, it samples nothing")
         _play(table, lambda opening: _baseline(found.name, recipe.env.name, table, split, seed, opening))
         return
+    from bmrl.check import start_backend
+
+    if found.kind in ("run", "recipe"):
+        start_backend(recipe)
     from bmrl.run.play import play as played  # imports torch
 
     episode = played(

@@ -33,7 +33,7 @@ def sft(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: b
 def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None, resume: bool) -> None:
     from bmrl import packaged, run_folder
     from bmrl.atomic import refuse_unwritable
-    from bmrl.check import refuse_missing
+    from bmrl.check import refuse_missing, start_backend
     from bmrl.recipe import load, resolved
 
     source = packaged.find(name)
@@ -50,6 +50,7 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
         if run_dir is not None:
             run_folder.refuse_existing(run_dir)
         refuse_unwritable((run_dir or Path("runs") / recipe.name).parent)
+    start_backend(recipe)
     from bmrl import run  # imports torch: only now that recipe and command are known to be good
 
     start = run.train if kind == "train" else run.sft

@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from bmrl.errors import BmrlError, UsageError
+from bmrl.policy import unsloth
 from bmrl.policy.linear import lay_out
 from bmrl.policy.model import Policy, one_line, seeded
 
@@ -52,7 +53,7 @@ def with_new_adapter(
             model = get_peft_model(policy.causal, config)
         except ValueError as error:
             raise UsageError(f"lora.targets: {one_line(error)}") from error
-    return lay_out(replace(policy, model=model))
+    return unsloth.adapted(lay_out(replace(policy, model=model)))
 
 
 def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Policy:
@@ -88,7 +89,7 @@ def with_adapter(policy: Policy, folder: Path, *, rank: int | None = None) -> Po
         raise
     except Exception as error:  # peft raises several kinds for a damaged or foreign adapter
         raise BmrlError(f"model.adapter: {folder} does not fit {policy.name}: {one_line(error)}") from error
-    adapted = lay_out(replace(policy, model=model))
+    adapted = unsloth.adapted(lay_out(replace(policy, model=model)))
     # peft itself would leave out, or leave as they are, tensors whose names do not match.
     adapted.load_adapter_tensors(tensors, source=f"model.adapter: {folder}")
     return adapted

@@ -11,6 +11,7 @@ from torch import nn
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
 from bmrl.models import find
+from bmrl.policy import quantized, unsloth
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
 from bmrl.policy.read import quiet, read
@@ -30,6 +31,7 @@ def load(
     dtype: str,
     quantization: str = "none",
     gradient_checkpointing: bool = False,
+    backend: str = "transformers",
     device: torch.device | None = None,
 ) -> Policy:
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
@@ -39,6 +41,7 @@ def load(
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
+        backend: ``transformers`` or ``unsloth``, see ``bmrl.backend``.
 
     Raises:
         UsageError: the model is of a kind that does not work here.
@@ -48,19 +51,17 @@ def load(
     device = device or best_device()
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
-        options["quantization_config"] = _nf4(dtype)
+        options["quantization_config"] = quantized.settings(dtype)
         options["device_map"] = {"": device}
-    tokenizer, causal = read(find(name), options)
-    if quantization == "none":
+    tokenizer, causal = read(find(name), options, backend, device)
+    if quantization == "nf4":
+        quantized.keep_order(causal, name)
+    else:
         causal = causal.to(device)
-    for module in causal.modules():
-        # bitsandbytes repacks 4-bit weights for AVX-512 at the first forward without gradients, and gradients
-        # after that are silently wrong (cosine 0.2 to the right ones). A rollout is such a forward.
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
-    policy = Policy(causal, causal, tokenizer, device, name)
+    policy = Policy(causal, causal, tokenizer, device, name, backend=backend)
     _check_logits(policy)
-    policy = with_packing(policy)
+    if not unsloth.fast(causal):
+        policy = with_packing(policy)
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
@@ -79,23 +80,6 @@ def _check_logits(policy: Policy) -> None:
             f"model.name: {policy.name} ({policy.causal.config.model_type}) gives other logits than its output layer; "
             "it cannot be trained here"
         )
-
-
-def _nf4(dtype: str) -> Any:
-    try:
-        import bitsandbytes  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "model.quantization: nf4 needs bitsandbytes; install it with: pip install 'bmrl[quantization]'"
-        ) from error
-    from transformers import BitsAndBytesConfig
-
-    return BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=getattr(torch, dtype),
-    )
 
 
 def new_model(

@@ -8,6 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bmrl.policy.model import Policy
 from bmrl.policy.packed import packed_hidden
+from bmrl.policy.quantized import refuse_reordered
 
 HEAD_BYTES = 2**26  # of one slice of fp32 logits; softmax and gradient hold about four such
 
@@ -34,7 +35,12 @@ def token_logprobs(
 
     Returns:
         logprobs, (n,) fp32 nats, and entropies of the same distributions, (n,), detached; in row order.
+
+    Raises:
+        BmrlError: gradients are asked for, and would be wrong, see ``quantized``.
     """
+    if torch.is_grad_enabled():
+        refuse_reordered(policy.causal)
     states = policy.hidden(input_ids=ids, use_cache=False) if lengths is None else packed_hidden(policy, ids, lengths)
     before = states[:, :-1][picked[:, 1:]]  # (n, width): the state that predicts each picked token
     targets = ids[:, 1:][picked[:, 1:]]  # (n,)

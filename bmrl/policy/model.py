@@ -27,6 +27,7 @@ class Policy:
         device: where it lives.
         name: how recipes name it, free of machine paths.
         packs: whether episodes can share a row, see ``with_packing``; otherwise rows are padded.
+        backend: what loaded it, ``transformers`` or ``unsloth``.
     """
 
     model: Any
@@ -35,6 +36,7 @@ class Policy:
     device: torch.device
     name: str
     packs: bool = False
+    backend: str = "transformers"
 
     @property
     def adapted(self) -> bool:

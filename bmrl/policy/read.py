@@ -1,11 +1,15 @@
 """Tokenizer and model as transformers reads them; whatever is wrong with them is one line."""
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bmrl.errors import BmrlError, UsageError
 from bmrl.models import Source, problem
+from bmrl.policy import unsloth
 from bmrl.policy.gguf import plain_folder
 from bmrl.policy.model import one_line
 
@@ -32,10 +36,11 @@ def folder(source: Source) -> Path:
     return made
 
 
-def read(source: Source, options: dict[str, Any]) -> tuple[Any, Any]:
+def read(source: Source, options: dict[str, Any], backend: str, device: torch.device) -> tuple[Any, Any]:
     """Tokenizer and model.
 
     Args:
+        backend: library that reads the weights, ``transformers`` or ``unsloth``.
         options: of ``from_pretrained``: data type, quantization, device.
 
     Raises:
@@ -54,7 +59,10 @@ def read(source: Source, options: dict[str, Any]) -> tuple[Any, Any]:
         # SDPA leaves out the capping of attention scores (Gemma 2).
         capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
         tokenizer = AutoTokenizer.from_pretrained(where)
-        causal, found = AutoModelForCausalLM.from_pretrained(
+        from_pretrained = AutoModelForCausalLM.from_pretrained
+        if backend == "unsloth":
+            from_pretrained = partial(unsloth.from_pretrained, config=config, device=device)
+        causal, found = from_pretrained(
             where,
             attn_implementation="eager" if capped else "sdpa",
             use_safetensors=True,
@@ -62,7 +70,7 @@ def read(source: Source, options: dict[str, Any]) -> tuple[Any, Any]:
             ignore_mismatched_sizes=True,  # reported below, with the name
             **options,
         )
-    except UsageError:
+    except BmrlError:
         raise
     except Exception as error:  # tokenizer, config and safetensors errors have no common class
         told = one_line(error).replace(where, name)

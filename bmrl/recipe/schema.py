@@ -40,8 +40,8 @@ class NewModel(Section):
 class ModelSection(Section):
     name: str = Field("pocket", min_length=1, description="hub id, local model folder, .gguf file, or `pocket`, the embedded policy; a label when `new` is given")
     new: NewModel | None = Field(None, description="sizes of a model trained from nothing (supervised recipes only)")
-    backend: Literal["auto", "transformers"] = Field("auto", description="library that loads the model")
-    quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes, or none")
+    backend: Literal["auto", "transformers", "unsloth"] = Field("auto", description="library that loads the model and computes the update; `auto` takes unsloth on a CUDA card where it is installed and knows the model, see backends.md")
+    quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes (CUDA or CPU), or none")
     dtype: Literal["bfloat16", "float32"] = Field("bfloat16", description="data type of the base weights; float32 on CPU")
     adapter: str | None = Field(None, description="adapter folder or run folder to start from; also the reference of the KL")
     context_tokens: Annotated[int, Field(ge=64, le=2**20)] = Field(8192, description="most tokens of an episode, opening included")
@@ -138,7 +138,7 @@ class AlgorithmSection(Section):
 
 
 class OptimizerSection(Section):
-    name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field("adamw", description="AdamW, its 8-bit form, or that with a state that moves to the computer's memory when the card is full; both through bitsandbytes (CUDA)")
+    name: Literal["adamw", "adamw8bit", "paged_adamw8bit"] = Field("adamw", description="AdamW, its 8-bit form, or that with a state that moves to the computer's memory when the card is full (CUDA); both through bitsandbytes")
     learning_rate: Annotated[float, Field(gt=0, le=10)] = Field(1e-5, description="peak learning rate")
     warmup_steps: NonNegative = Field(0, description="steps over which the learning rate rises linearly from 0")
     schedule: Literal["constant", "linear"] = Field("constant", description="after the warm-up: constant, or linear decay to 0 at the last step")

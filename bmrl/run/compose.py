@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from bmrl.backend import choose
 from bmrl.chat import Chat, make_chat
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError, UsageError
@@ -36,11 +37,15 @@ def adapter_folder(name: str) -> Path:
 def starting_policy(recipe: Recipe) -> Policy:
     """Model and adapter that training starts from; the reference of the KL is loaded if one is used."""
     model = recipe.model
+    chosen, note = choose(model.backend, name=model.name, dtype=model.dtype, gpu=torch.cuda.is_available())
+    if note is not None:
+        say(note)
     policy = load(
         model.name,
         dtype=model.dtype,
         quantization=model.quantization,
         gradient_checkpointing=model.gradient_checkpointing,
+        backend=chosen,
     )
     if model.adapter is not None:
         folder = adapter_folder(model.adapter)
