@@ -75,12 +75,12 @@ def make_pool(recipe: Recipe, slots: int) -> Pool:
     return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
 
 
-def chat_for(recipe: Recipe, policy: Policy) -> Chat:
+def chat_for(recipe: Recipe, tokenizer: Any) -> Chat:
     """How the policy is spoken to in the recipe's environment."""
     from bmrl.envs import instructions
 
     return make_chat(
-        policy.tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
+        tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
     )
 
 
@@ -133,7 +133,7 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
     tell_of_another_world(recipe, policy)
     return Player(
         policy=policy,
-        chat=chat_for(recipe, policy),
+        chat=chat_for(recipe, policy.tokenizer),
         pool=pool,
         rows=rows,
         turn_tokens=recipe.rollout.turn_tokens,
