@@ -17,6 +17,8 @@ from bmrl.recipe import Recipe, unknown_splits
 from bmrl.recipe import load as load_recipe
 from bmrl.strict import is_number, loads
 
+EXPORTED = "bmrl_recipe.json"  # settings of the run that an exported policy is of
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -121,7 +123,8 @@ def _find(target: str, checkpoint: str) -> Target:
         base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")
         if not base:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
-        return Target(path.resolve().name, "adapter", _settings(str(base), chat=not writes_plain(str(base))), path)
+        recipe = _exported(path, str(base)) or _settings(str(base), chat=not writes_plain(str(base)))
+        return Target(path.resolve().name, "adapter", recipe, path)
     if target in BASELINES:
         return Target(target, "baseline", _settings("pocket"))
     source = find_model(target)
@@ -136,7 +139,7 @@ def _find(target: str, checkpoint: str) -> Target:
     if source.kind in ("gguf", "package") and (wrong := problem(source)) is not None:
         raise UsageError(wrong)
     name = path.resolve().name if source.kind in ("folder", "gguf") else target
-    return Target(name, "model", _settings(target, chat=not writes_plain(target)))
+    return Target(name, "model", _exported(path, target) or _settings(target, chat=not writes_plain(target)))
 
 
 def _names_recipe(target: str) -> bool:
@@ -163,6 +166,20 @@ def _settings(model: str, *, chat: bool = False) -> Recipe:
         section = section.model_copy(update={"context_tokens": sizes.model.context_tokens})
         rollout = rollout.model_copy(update={"turn_tokens": sizes.rollout.turn_tokens})
     return recipe.model_copy(update={"model": section, "rollout": rollout})
+
+
+def _exported(folder: Path, model: str) -> Recipe | None:
+    """The settings that `bmrl export` left beside a policy, those of its run; None where there are none."""
+    path = folder / EXPORTED
+    if not path.is_file():
+        return None
+    hint = "remove it to play with the settings of the quickstart"
+    try:
+        recipe = Recipe.model_validate(_read_json(path, hint))
+    except ValueError as error:  # pydantic's is one
+        raise BmrlError(f"{path}: no recipe of this bmrl; {hint}") from error
+    section = recipe.model.model_copy(update={"name": model, "new": None, "adapter": None})
+    return recipe.model_copy(update={"model": section})
 
 
 def _resolved(folder: Path) -> Recipe:

@@ -4,6 +4,8 @@ On the device "meta" tensors have shapes and no values: whatever looks at a valu
 What it would let pass, data of the host on its way to the card, is refused by ``Capturing``.
 """
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -64,7 +66,9 @@ def captured(policy: Policy, *, places: int = 4, width: int = 33) -> torch.Tenso
 def made(config) -> Policy:
     attention = "eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa"
     with CARD:
-        causal = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.bfloat16).eval()
+        causal = AutoModelForCausalLM.from_config(
+            deepcopy(config), attn_implementation=attention, dtype=torch.bfloat16
+        ).eval()
     return Policy(causal, causal, None, CARD, "meta")
 
 
