@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from bmrl import models
 from bmrl.errors import BmrlError
 from bmrl.files import data_path
+from bmrl.models import gguf
 
 # Words, small numbers, bytes and special tokens that the tokenizer of a new model has at most.
 NEW_VOCABULARY = 600 + 60 + 256 + 4
@@ -116,12 +117,12 @@ def find(name: str) -> Architecture:
     if (known := packaged(name)) is not None:
         return known
     source = models.find(name)
-    if source.kind in ("gguf", "package"):
-        raise BmrlError(f"model.name: the size of a .gguf file is not estimated; give the model's folder for {name}")
+    if source.path is not None and source.kind in ("gguf", "package"):
+        return of_gguf(source.path, name)
     if source.path is not None:
         label = f"{name}/config.json" if source.kind == "folder" else f"config.json of {name} in the hub's cache"
         return read(source.path / "config.json", label)
-    if source.kind == "folder":
+    if source.kind != "hub":
         raise BmrlError(f"model.name: {models.problem(source)}")
     raise BmrlError(
         f"model.name: neither data/models/{_file(name)} nor config.json in the hub's cache tells the size of {name}; "
@@ -175,6 +176,11 @@ def read(path: Path, label: str) -> Architecture:
 def parse(config: Mapping[str, Any], label: str) -> Architecture:
     """The same from what stands in it."""
     config = config.get("text_config") or config
+    if not isinstance(config, Mapping):
+        raise BmrlError(f"model.name: {label} is damaged; download the model again")
+    config = config.get("text_config") or config
+    if not isinstance(config, Mapping):
+        raise BmrlError(f"model.name: {label} is damaged; download the model again")
     if any(config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
         raise BmrlError(f"{label}: a mixture of experts, whose memory is not estimated; use a dense decoder")
 
@@ -214,6 +220,29 @@ def parse(config: Mapping[str, Any], label: str) -> Architecture:
         bias=frozenset(bias),
         norms=norms,
     )
+
+
+def of_gguf(path: Path, label: str) -> Architecture:
+    """The same of a GGUF file, by its header."""
+    try:
+        header = gguf.read(path)
+    except OSError as error:
+        raise BmrlError(f"model.name: there is no {label}; name a file that is there") from error
+    except ValueError as error:
+        raise BmrlError(f"model.name: {label} {error}; download it again") from error
+    names = {
+        "num_hidden_layers": "block_count",
+        "hidden_size": "embedding_length",
+        "num_attention_heads": "attention.head_count",
+        "num_key_value_heads": "attention.head_count_kv",
+        "head_dim": "attention.key_length",
+        "intermediate_size": "feed_forward_length",
+        "max_position_embeddings": "context_length",
+    }
+    config = {key: header.settings.get(f"{header.architecture}.{name}") for key, name in names.items()}
+    tokens = header.settings.get("tokenizer.ggml.tokens") or ()
+    kind, tied = header.architecture, "output.weight" not in header.tensors
+    return parse({**config, "model_type": kind, "vocab_size": len(tokens), "tie_word_embeddings": tied}, label)
 
 
 def _packaged() -> list[Path]:

@@ -20,6 +20,7 @@ from bmrl.policy import Policy, reference, token_logprobs
 from bmrl.rollout import Waited, rollout
 from bmrl.sampler import LiveSampler
 from bmrl.seeds import python_stream, stream
+from bmrl.system import return_free_memory
 from bmrl.types import ERRORS, EndReason, Episode, Play
 
 
@@ -124,6 +125,7 @@ def train_step(
     rolled = time.perf_counter()
     counters = sampler.counters
     del sampler  # and with it the cache and the graphs: the update needs their memory
+    return_free_memory()
 
     size = len(plan[0])
     groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]

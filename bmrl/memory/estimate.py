@@ -14,8 +14,9 @@ from bmrl.system import memory_gb
 
 GIB = 2**30
 CARD_GB = 24.0  # of a card that nothing is said of
-# Measured on a CPU: Python, torch, transformers and peft, before a model is loaded, and bitsandbytes beside them.
-CPU_PROGRAM_GB, CPU_BITSANDBYTES_GB = 0.42, 0.05
+# Measured on a CPU: Python, torch, transformers and peft take 0.41 GiB before a model is loaded, bitsandbytes, which they
+# import where it is installed, 0.05, and what is made in small pieces later (kernels for shapes, episodes) about 0.1.
+CPU_PROGRAM_GB = 0.57
 # Not measured: the context that CUDA and its libraries set up, and what the driver keeps of a card for itself.
 CUDA_PROGRAM_GB = 0.9
 # Not measured: what a captured graph takes of the driver for each layer.
@@ -101,22 +102,22 @@ def most_rows(recipe: Recipe, a: Architecture, room_gb: float, *, cpu: bool) -> 
     left beside the weights and the forwards of the rollout, since the cache is gone when the update begins.
     """
     rollout = recipe.rollout
-    episodes = in_flight(rollout.tasks_per_step, rollout.group_size)
+    episodes = in_flight(recipe)
     row = f.cache_token(a, f.SIZES[recipe.model.dtype]) * recipe.model.context_tokens / GIB
     if rollout.kv_cache_gb != "auto" or cpu:
         size = room_gb / 4 if rollout.kv_cache_gb == "auto" else float(rollout.kv_cache_gb)
         return max(1, min(episodes, int(size / row)))
     always = _always(recipe, a, cpu)
-    torch = sum(part.gb for part in always[:-1])
+    torch = _sum(always[:-1])
     room = (room_gb - always[-1].gb) / (1 + CUDA_MARGIN) - torch
     # The first number of rows that is too many.
     over = bisect_left(range(1, episodes + 1), room, key=lambda n: _sum(_rollout(recipe, a, cpu, n)) + 1e-9)
     return max(1, over)
 
 
-def in_flight(tasks_per_step: int, group_size: int) -> int:
+def in_flight(recipe: Recipe) -> int:
     """Most episodes that are played at once, whatever the memory; evaluations play more than small steps do."""
-    return max(tasks_per_step * group_size, 64)
+    return max(recipe.rollout.tasks_per_step * recipe.rollout.group_size, 64)
 
 
 def _sum(parts: Sequence[Part]) -> float:
@@ -153,7 +154,7 @@ def _always(recipe: Recipe, a: Architecture, cpu: bool) -> list[Part]:
         "gradients": entry * sum(trained),
         "optimizer": f.optimizer(recipe.optimizer.name, trained) * entry // 4,
     }
-    program = (CPU_PROGRAM_GB + CPU_BITSANDBYTES_GB * kind.quantized) if cpu else CUDA_PROGRAM_GB
+    program = CPU_PROGRAM_GB if cpu else CUDA_PROGRAM_GB
     name = "program and libraries" if cpu else "CUDA context and libraries"
     found = [Part(part, size / GIB, "always") for part, size in parts.items() if size]
     return [*found, Part(name, program, "always")]
@@ -170,7 +171,7 @@ def _rollout(recipe: Recipe, a: Architecture, cpu: bool, rows: int) -> list[Part
     graphs = recipe.rollout.cuda_graphs and not cpu
     shapes = f.graph_shapes(rows=rows, context_tokens=context) if graphs else 0
     # A turn that adds more than a forward holds goes alone; turns are taken to be of like length.
-    tokens = max(min(f.FORWARD_TOKENS, rows * context), context // _turns(recipe))
+    tokens = max(min(f.FORWARD_TOKENS, rows * context), context // largest(recipe.budget.train))
     reading = f.reading(a, kind, tokens=tokens, context_tokens=context, rank=rank)
     parts = {
         "KV cache": f.cache(a, kind.dtype, rows=rows, context_tokens=context, spare=int(graphs)),
@@ -194,12 +195,11 @@ def _update(recipe: Recipe, a: Architecture, cpu: bool) -> list[Part]:
         assert recipe.sft is not None
         tokens = picked = max(min(recipe.sft.micro_batch_tokens, recipe.sft.batch_tokens), context)
     checkpointing = recipe.model.gradient_checkpointing and recipe.model.new is None
-    activations, head = f.update(a, kind, tokens=tokens, picked=picked, rank=rank, checkpointing=checkpointing)
+    low = sum(_trained(recipe, a)) if recipe.lora else 0
+    activations, head = f.update(
+        a, kind, tokens=tokens, picked=picked, rank=rank, low=low, checkpointing=checkpointing
+    )
     return [
         Part("activations of the update", activations / GIB, "update"),
-        Part("slices of logits", head / GIB, "update"),
+        Part("logits, or one layer's backward pass", head / GIB, "update"),
     ]
-
-
-def _turns(recipe: Recipe) -> int:
-    return max(largest(recipe.budget.train), *recipe.budget.eval)

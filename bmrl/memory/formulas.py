@@ -24,13 +24,18 @@ class Kind:
     Attributes:
         dtype: bytes of a weight that is not quantized, and of an activation.
         quantized: whether the linear layers are in NF4.
-        laid_out: whether a CPU holds its weights a second time, as its products read them, see ``policy.linear``;
-            there adapters are computed in the model's type, elsewhere in float32.
+        laid_out: whether a CPU holds weights that are not quantized a second time, as its products read them, see
+            ``policy.linear``.
     """
 
     dtype: int
     quantized: bool
     laid_out: bool
+
+    @property
+    def low(self) -> bool:
+        """Whether adapters are computed in the model's type, rather than in float32 with copies of what they read."""
+        return self.dtype == 4 or (self.laid_out and not self.quantized)
 
 
 def weights(a: Architecture, kind: Kind) -> int:
@@ -131,7 +136,7 @@ def reading(a: Architecture, kind: Kind, *, tokens: int, context_tokens: int, ra
     forward = tokens * (a.hidden * (2 * d + 4) + 4 * a.intermediate * d + 2 * rank * d)
     # A mask for every query and key, for all query heads that share a key head.
     masks = tokens * context_tokens * (a.heads // a.kv_heads) * d
-    return forward + masks
+    return forward + masks + dequantized(a, kind)
 
 
 def sampling(a: Architecture, kind: Kind, rows: int) -> int:
@@ -145,7 +150,7 @@ def kept(a: Architecture, kind: Kind, rank: int) -> int:
     norms = 2 * (4 * a.hidden + 4)
     attention = (2 * a.query + 2 * a.keys) * d + 4 * a.heads
     feed_forward = 3 * a.intermediate * d
-    if kind.laid_out or d == 4:  # one copy of each different input of the linear layers
+    if kind.low:  # one copy of each different input of the linear layers
         inputs = (2 * a.hidden + a.query + a.intermediate) * d
         inner = 7 * rank * d
     else:  # one copy in float32 for each layer with an adapter
@@ -157,20 +162,36 @@ def kept(a: Architecture, kind: Kind, rank: int) -> int:
 def passing(a: Architecture, kind: Kind) -> int:
     """What one layer holds of one token beside that, at the fullest moment of its backward pass."""
     d = kind.dtype
-    return 3 * a.intermediate * max(d, 2) + 2 * a.hidden * 4
+    grads = (a.intermediate + a.hidden) * d
+    if not kind.low:
+        return grads + 4 * (2 * a.intermediate + a.hidden)
+    return grads + (a.intermediate * d if kind.laid_out else 0)  # two products of a gradient are added up
 
 
-def update(a: Architecture, kind: Kind, *, tokens: int, picked: int, rank: int, checkpointing: bool) -> tuple[int, int]:
-    """Activations of one micro-batch, and the slices of logits.
+def dequantized(a: Architecture, kind: Kind) -> int:
+    """The largest 4-bit layer as its product reads it."""
+    return max(linear.weights for linear in a.layer()) * kind.dtype if kind.quantized else 0
+
+
+def update(
+    a: Architecture, kind: Kind, *, tokens: int, picked: int, rank: int, low: int, checkpointing: bool
+) -> tuple[int, int]:
+    """Activations of one micro-batch, and what comes on top: slices of logits, or one layer's backward pass.
+
+    The logits come first, while all activations are there.
 
     Args:
+        low: parameters of the adapter, which a CPU that computes them in another type keeps in both.
         tokens: of the micro-batch.
         picked: sampled tokens among them.
         checkpointing: whether layers are run again in the backward pass, of which then only the inputs are kept.
     """
-    one = kept(a, kind, rank)
-    layers = a.layers * a.hidden * kind.dtype + one if checkpointing else a.layers * one
-    activations = tokens * (layers + passing(a, kind) + 3 * a.hidden * kind.dtype)
+    one, d = kept(a, kind, rank), kind.dtype
+    layers = a.layers * (a.hidden * d if checkpointing else one)
+    cast = low * d if kind.low and d == 2 else 0
+    # The last norm keeps what it read in float32; states after it, and their gradient.
+    activations = tokens * (layers + a.hidden * (4 + 2 * d)) + picked * a.hidden * 2 * d + cast
     positions = min(max(1, HEAD_BYTES // (4 * a.vocabulary)), picked)
-    head = 5 * 4 * positions * a.vocabulary + picked * a.hidden * 2 * kind.dtype
-    return activations, head
+    logits = 5 * 4 * positions * a.vocabulary
+    layer = tokens * (passing(a, kind) + (one if checkpointing else 0)) + dequantized(a, kind)
+    return activations, max(logits, layer)

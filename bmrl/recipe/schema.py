@@ -107,7 +107,7 @@ class RolloutSection(Section):
     group_size: Annotated[int, Field(ge=2, le=4096)] = Field(8, description="episodes per group, same task and same budget")
     turn_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(32, description="most tokens of one turn's action")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="sampling temperature in training")
-    kv_cache_gb: Literal["auto"] | Annotated[float, Field(gt=0)] = Field("auto", description="memory for the KV cache of the episodes in flight, GiB; decides how many of `context_tokens` fit, and so play at once. `auto`: half of what the GPU has free beside the model, or a quarter of the machine's memory; chosen once for a run")
+    kv_cache_gb: Literal["auto"] | Annotated[float, Field(gt=0)] = Field("auto", description="memory for the KV cache of the episodes in flight, GiB; decides how many of `context_tokens` fit, and so play at once. `auto`: what a card has left beside the model and the forwards of the rollout, but no more than the episodes of a step can use, or a quarter of the machine's memory; chosen once for a run, see memory.md")
     cuda_graphs: bool = Field(True, description="decode in captured CUDA graphs, in fixed shapes; where a model cannot be captured, decoding goes on without. On a CPU it changes nothing")
     max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which the run stops, nats")
 

@@ -1,11 +1,14 @@
 """Objects from a recipe's sections."""
 
 import sys
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bmrl import architecture, memory
 from bmrl.backend import choose
 from bmrl.chat import Chat, make_chat
 from bmrl.envs.pool import Pool
@@ -84,11 +87,29 @@ def chat_for(recipe: Recipe, tokenizer: Any) -> Chat:
     )
 
 
+def rows_at_once(recipe: Recipe, policy: Policy, *, vram_gb: float | None = None) -> int:
+    """How many episodes a run plays at once; a run chooses it once.
+
+    Args:
+        vram_gb: take a card to have no more memory than this, GiB.
+
+    Raises:
+        UsageError: the cache has not even room for one.
+    """
+    episodes = memory.in_flight(recipe)
+    if recipe.rollout.kv_cache_gb == "auto" and policy.device.type == "cuda":
+        with suppress(BmrlError):  # an architecture of which nothing is estimated: half of what is free
+            figures = architecture.parse(policy.causal.config.to_dict(), policy.name)
+            return memory.most_rows(recipe, figures, min(_card_gb(policy.device), vram_gb or inf), cpu=False)
+    held = cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens)
+    return min(episodes, held)
+
+
 def cache_rows(policy: Policy, *, kv_cache_gb: float | str, context_tokens: int) -> int:
     """How many episodes of full length the KV cache may hold at once.
 
     Args:
-        kv_cache_gb: GiB, or ``auto``.
+        kv_cache_gb: GiB, or ``auto``: half of what a card has free, a quarter of a computer's memory.
 
     Raises:
         UsageError: not even one.
@@ -117,6 +138,12 @@ def _free_gb(device: torch.device) -> float:
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0] / 2**30 / 2)
     return (memory_gb() or 8.0) / 4
+
+
+def _card_gb(device: torch.device) -> float:
+    """GiB of a card that are this program's, or free for it."""
+    free = float(torch.cuda.mem_get_info(device)[0]) + torch.cuda.memory_reserved(device)
+    return free / 2**30 + memory.CUDA_PROGRAM_GB
 
 
 def tell_of_another_world(recipe: Recipe, policy: Policy) -> None:

@@ -25,6 +25,7 @@ from bmrl.run.progress import Progress
 from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
 from bmrl.seeds import python_stream, stream
 from bmrl.sft import Example, batches, example, sft_step
+from bmrl.system import return_large_blocks
 from bmrl.trackers import Trackers
 
 # Checkpoints of a supervised run: every so many steps, and how many stay.
@@ -37,6 +38,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     if recipe.sft is None:
         raise UsageError("the recipe has no `sft` section; a reinforcement learning one runs with: bmrl train RECIPE")
     refuse_missing(recipe)
+    return_large_blocks()
     with interruptible() as poll:
         say(f"{recipe.sft.episodes} demonstrations by the expert")
         shown = list(
