@@ -196,9 +196,7 @@ def _update(recipe: Recipe, a: Architecture, cpu: bool) -> list[Part]:
         tokens = picked = max(min(recipe.sft.micro_batch_tokens, recipe.sft.batch_tokens), context)
     checkpointing = recipe.model.gradient_checkpointing and recipe.model.new is None
     low = sum(_trained(recipe, a)) if recipe.lora else 0
-    activations, head = f.update(
-        a, kind, tokens=tokens, picked=picked, rank=rank, low=low, checkpointing=checkpointing
-    )
+    activations, head = f.update(a, kind, tokens=tokens, picked=picked, rank=rank, low=low, checkpointing=checkpointing)
     return [
         Part("activations of the update", activations / GIB, "update"),
         Part("logits, or one layer's backward pass", head / GIB, "update"),

@@ -88,8 +88,10 @@ def _layers(policy: Policy) -> tuple[list[Any], list[Any]]:
 
 def _plain_lora(layer: Any) -> bool:
     """Whether its adapter is a product of two matrices and nothing else."""
-    # By name: peft has the second one only where bitsandbytes is installed.
-    known = type(layer).__name__ in ("Linear", "Linear4bit")
+    from peft.tuners.lora import Linear
+
+    # That of 4-bit layers is asked for by name: its module imports bitsandbytes.
+    known = isinstance(layer, Linear) or type(layer).__name__ == "Linear4bit"
     return known and "default" not in layer.lora_variant and not layer.lora_bias["default"]
 
 
