@@ -16,6 +16,7 @@ from bmrl.check import INSTEAD
 from bmrl.doctor import ask, machine
 from bmrl.doctor.cards import DRIVERS, driver, examine_cards, undisturbed
 from bmrl.doctor.examination import examine
+from bmrl.doctor.finding import Finding
 from bmrl.doctor.fit import examine_fit
 from bmrl.doctor.libraries import examine_bitsandbytes, examine_hub, examine_unsloth
 from bmrl.doctor.packages import examine_packages, range_of
@@ -528,3 +529,7 @@ def test_the_command_says_nothing_of_user_and_machine(bare):
         assert secret not in told
     told = doctor("alfworld_mix", code=1)
     assert sum(line.startswith("problem") for line in told.splitlines()) >= 2
+
+
+def test_a_long_name_stands_apart():
+    assert Finding("a_recipe_of_some_length", "problem", "x", "y").line == "problem  a_recipe_of_some_length x; y"
