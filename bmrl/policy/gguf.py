@@ -119,7 +119,8 @@ def _read(source: Source) -> tuple[Any, Any]:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         config.rope_parameters = {**config.rope_parameters, **positions}
         # transformers passes over it for Qwen3.
-        config.head_dim = header.settings.get(f"{header.architecture}.attention.key_length", config.head_dim)
+        if width := header.settings.get(f"{header.architecture}.attention.key_length"):
+            config.head_dim = width
         with redirect_stderr(StringIO()):  # a bar of its own
             causal, found = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, config=config, dtype=dtype, output_loading_info=True
