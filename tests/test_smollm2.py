@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}; make test-slow installs them"),
 ]
 # Enough that it answers with commands, and now and then with none.
-WARM = ["sft.episodes=14", "sft.max_turns=6", "sft.batch_tokens=1024"]
+WARM = ["sft.episodes=40", "sft.max_turns=6", "sft.batch_tokens=1024"]
 STEPS = [
     *("train.steps=3", "train.checkpoint_every=1", "train.eval_every=0"),
     *("budget.train={kind: mix, turns: [2, 4]}", "budget.eval=[4]"),
