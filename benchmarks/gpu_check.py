@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib import invalidate_caches
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def refuse_missing() -> None:
     asked = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["dependencies"]
     wanted = [line for line in asked if re.split(r"[<>=\[]", line)[0] in missing]
     line = [sys.executable, "-m", "pip", "install", "--quiet", "--timeout", "5", "--retries", "0"]
-    if subprocess.run([*line, *wanted], stdout=sys.stderr, check=False).returncode:
+    subprocess.run([*line, *wanted], stdout=sys.stderr, check=False)
+    invalidate_caches()
+    if missing := [name for name in missing if find_spec(name) is None]:
         say(f"gpu_check: missing: {', '.join(missing)}, and pip cannot install them; install them by hand")
         sys.exit(2)
 

@@ -32,24 +32,19 @@ def made(shape: Shape, s: Sizes, device: torch.device, clock: Clock) -> tuple[di
 
 
 def rollout(policy: Policy, s: Sizes, clock: Clock) -> tuple[dict[str, Any], list[Row]]:
-    """All rows full, none of which shares anything: the first in one turn, the largest forward that there is.
+    """All rows full, by turns of like length, none of which shares anything.
 
     Returns:
         figures, and two full rows where time sufficed for them.
     """
     held: dict[int, Transcript] = {}
     sampler = LiveSampler(policy, rows=s.rows, context_tokens=s.context)
-    each = s.context // s.turns
+    added = s.context // s.turns - s.turn_tokens
     figures: dict[str, Any] = {"rows": s.rows, "context_tokens": s.context, "complete": True}
     with peak(policy.device, figures):
         try:
             for n in range(s.turns):
-                rows = range(s.rows) if n == 0 else range(1, s.rows)
-                adds = {row: s.context if row == 0 else each for row in rows}
-                turn = {
-                    row: (tokens(policy, most - s.turn_tokens, seed=1000 * n + row), s.turn_tokens)
-                    for row, most in adds.items()
-                }
+                turn = {row: (tokens(policy, added, seed=1000 * n + row), s.turn_tokens) for row in range(s.rows)}
                 play(sampler, held, turn, n, clock)
         except OutOfTime:
             figures["complete"] = False

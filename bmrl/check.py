@@ -18,6 +18,7 @@ from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
 from bmrl.models import exists, find, problem
 from bmrl.recipe import Recipe, resolved
+from bmrl.run_folder import backend_of
 
 ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapter folder, or in a run
 INSTEAD = "bmrl train recipes/quickstart.yaml"  # needs no GPU and no network
@@ -67,14 +68,18 @@ def refuse_missing(recipe: Recipe) -> None:
         raise BmrlError(f"{recipe.name} cannot run here: {'; '.join(lines)}; what can: {INSTEAD}")
 
 
-def start_backend(recipe: Recipe) -> None:
+def start_backend(recipe: Recipe, run: Path | None = None) -> None:
     """Imports unsloth where the recipe will use it: it asks to be there before transformers is.
+
+    Args:
+        run: folder of a run that has begun, whose own backend counts.
 
     Raises:
         BmrlError: it does not work here.
     """
     model = recipe.model
-    if backend.choose(model.backend, name=model.name, dtype=model.dtype, gpu=has_gpu())[0] == "unsloth":
+    asked = (run and backend_of(run)) or model.backend
+    if backend.choose(asked, name=model.name, dtype=model.dtype, gpu=has_gpu())[0] == "unsloth":
         backend.start()
 
 

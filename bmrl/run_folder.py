@@ -262,6 +262,18 @@ def load_system(folder: Path) -> dict[str, Any]:
     return _read_object(folder / SYSTEM, "versions", "games")
 
 
+def backend_of(folder: Path) -> str | None:
+    """The backend that a run was started with, if it says so.
+
+    Raises:
+        As ``load_system``; BmrlError also for one that is not known.
+    """
+    found = load_system(folder).get("backend")
+    if found not in (None, "transformers", "unsloth"):
+        raise BmrlError(f"{folder / SYSTEM}: damaged (unknown backend {found!r}); restore it or start a new run")
+    return None if found is None else str(found)
+
+
 def _read_object(path: Path, *parts: str) -> dict[str, Any]:
     """Of a file; ``parts`` are objects in it, where they are."""
     try:

@@ -23,18 +23,23 @@ from bmrl.types import Episode
 SMALL = ["budget.train={kind: fixed, turns: 4}", "budget.eval=[2, 4]", "rollout.temperature=0.5", "train.steps=4"]
 
 
-def make(base: Path, *overrides: str, steps: tuple[int, ...] = (2, 4)) -> Path:
-    """A run with checkpoints of these steps, each moved on from the one before, and evaluations of 0 and the last."""
+def make(base: Path, *overrides: str, steps: tuple[int, ...] = (2, 4), tasks: int = 3) -> Path:
+    """A run with checkpoints of these steps, each moved on from the one before, and evaluations of 0 and the last.
+
+    Args:
+        tasks: of an evaluation; with one there is none of step 0.
+    """
     recipe = load(recipes_path("quickstart.yaml"), [*SMALL, *overrides])
     folder = run_folder.create(base, "", resolved(recipe), {**run_folder.system_info(), "games": {"train": "a" * 64}})
     policy = starting_policy(recipe)
-    evaluated(recipe, policy, folder, 0)
+    if tasks > 1:
+        evaluated(recipe, policy, folder, 0, tasks)
     metrics = MetricsFile(folder / "metrics.jsonl")
     for step in steps:
         tiny.shake(policy, step, 0.02)
         metrics.append({"step": step, "env_turns": 100 * step, "elapsed_s": 60.0 * step, "action_tokens": 500})
         save(policy, folder, step)
-    evaluated(recipe, policy, folder, steps[-1])
+    evaluated(recipe, policy, folder, steps[-1], tasks)
     return folder
 
 
@@ -49,7 +54,7 @@ def save(policy: Policy, folder: Path, step: int) -> None:
     )
 
 
-def evaluated(recipe: Recipe, policy: Policy, folder: Path, step: int) -> None:
+def evaluated(recipe: Recipe, policy: Policy, folder: Path, step: int, tasks: int) -> None:
     with make_pool(recipe, slots=4) as pool:
         episodes, answer = evaluate_policy(
             make_player(recipe, policy, pool, rows=4),
@@ -59,7 +64,7 @@ def evaluated(recipe: Recipe, policy: Policy, folder: Path, step: int) -> None:
             budgets=[2, 4],
             seeds=[0],
             temperature=0.5,
-            limit=3,
+            limit=tasks,
             on_start=lambda total: None,
             on_episode=lambda episode: None,
             poll=lambda: None,

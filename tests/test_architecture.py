@@ -108,5 +108,5 @@ def test_a_damaged_configuration_is_one_line(tmp_path, text, problem):
 
 
 def test_a_folder_without_a_configuration_is_one_line(tmp_path):
-    with pytest.raises(BmrlError, match="there is no .*config.json; name a folder that holds a model"):
+    with pytest.raises(BmrlError, match=r"there is no .*config\.json; name a folder that holds a model"):
         find(str(tmp_path))

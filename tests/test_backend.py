@@ -3,10 +3,13 @@
 The latter on replacements of our own, made and recorded as unsloth 2026.10.9 makes and records its own.
 """
 
+import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import MethodType
 
 import pytest
@@ -15,8 +18,12 @@ import torch
 from transformers.models.llama import modeling_llama
 
 from bmrl import backend
+from bmrl.check import start_backend
 from bmrl.errors import BmrlError, UsageError
+from bmrl.files import recipes_path
 from bmrl.policy import Policy, load, token_logprobs, unsloth
+from bmrl.recipe import load as load_recipe
+from bmrl.run.compose import starting_policy
 from bmrl.sampler import LiveSampler
 
 IDS = torch.arange(5, 25)[None]
@@ -86,6 +93,20 @@ def test_a_card_takes_unsloth_only_for_families_that_it_has_forwards_for(monkeyp
         unsloth.from_pretrained(
             "a", config=GemmaConfig(), device=torch.device("cuda"), attn_implementation="sdpa", dtype=torch.bfloat16
         )
+
+
+def test_a_run_keeps_to_what_loaded_its_model(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "unsloth", None)
+    recipe = load_recipe(recipes_path("pocket_mix.yaml"))
+    system = {"versions": {}, "games": {}}
+    for kept, problem in (("unsloth", "unsloth is not installed"), ("jax", "unknown backend 'jax'")):
+        (tmp_path / "system.json").write_text(json.dumps({**system, "backend": kept}))
+        with pytest.raises(BmrlError, match=problem):
+            starting_policy(recipe, tmp_path)
+        with pytest.raises(BmrlError, match=problem):
+            start_backend(recipe, tmp_path)
+    (tmp_path / "system.json").write_text(json.dumps(system))  # of a version that did not say
+    assert starting_policy(recipe, tmp_path).backend == "transformers"
 
 
 class LlamaRotaryEmbedding(modeling_llama.LlamaRotaryEmbedding):
@@ -188,3 +209,61 @@ def test_rows_that_unsloth_would_mix_are_refused(patched):
     patched.model.train()
     with pytest.raises(ValueError, match="neither our cache nor our masks"):
         token_logprobs(replace(patched, packs=True), IDS, PICKED, lengths=[12, 8])
+
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+def test_unsloth_passes_the_suite_of_every_backend():
+    python = ROOT / ".venv-unsloth" / "bin" / "python"
+    if not python.is_file():
+        pytest.skip("there is no .venv-unsloth; `make test-slow` makes it")
+    done = subprocess.run(
+        [python, "-m", "pytest", "-q", "-m", "slow or not slow", "tests/test_backends.py"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "BMRL_TEST_BACKEND": "unsloth"},
+    )
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-2_000:]
+    passed = re.search(r"(\d+) passed", done.stdout)
+    assert passed is not None and int(passed[1]) > 80, done.stdout
+
+
+@pytest.mark.slow
+def test_the_extra_resolves_together_with_the_core(tmp_path):
+    """As if nothing were installed; of torch it takes what pip's settings here lead to."""
+    line = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--quiet"]
+    done = subprocess.run(
+        [*line, "--report", str(tmp_path / "report.json"), f"{ROOT}[unsloth]"], capture_output=True, text=True
+    )
+    if "NewConnectionError" in done.stderr or "No matching distribution found for hatchling" in done.stderr:
+        pytest.skip("no package registry can be reached")
+    assert done.returncode == 0, done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    found = {item["metadata"]["name"].lower(): item["metadata"]["version"] for item in report["install"]}
+    assert found["unsloth"] == found["unsloth_zoo"] == "2026.10.9"
+    assert (found["transformers"], found["trl"], found["datasets"]) == ("5.17.0", "1.15.0", "4.8.5")
+    assert found["torch"].startswith("2.13.") and found["bitsandbytes"].startswith("0.50.")
+    assert {"triton", "torchvision", "bmrl"} <= found.keys()
+
+
+def test_the_core_works_without_any_of_them(tmp_path):
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({['unsloth', 'bitsandbytes', 'vllm', 'ray', 'trl']!r}))\n"
+        "import tiny, torch\n"
+        "from test_backends import adamw, rollout, step\n"
+        "policy = tiny.policy()\n"
+        "assert step(policy, adamw(policy), rollout(policy))['grad_norm'] > 0\n"
+        "from bmrl import run\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "tests")))},
+    )
+    assert done.returncode == 0, done.stderr

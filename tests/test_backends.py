@@ -3,6 +3,9 @@
 import copy
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
 
+import bmrl
 from bmrl import checkpoint
 from bmrl.batch import Row
 from bmrl.errors import BmrlError
@@ -36,7 +40,8 @@ SIZES = {
 CONFIGS = {"llama": LlamaConfig(tie_word_embeddings=True, **SIZES), "qwen2": Qwen2Config(**SIZES)}
 LAYERS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 # Mean difference of the sampler's and the update's log-probabilities, nats: rounding of float32; of bfloat16.
-GAP = {"float32": 1e-5, "bfloat16": 0.02}
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GAP = {"float32": 1e-5 if DEVICE.type == "cpu" else 1e-3, "bfloat16": 0.02}
 NF4 = pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="bitsandbytes is not installed")
 KINDS = [
     pytest.param("none", "float32", id="fp32"),
@@ -88,7 +93,7 @@ def make(model, request):
             quantization=quantization,
             gradient_checkpointing=checkpointing,
             backend=backend.NAME,
-            device=torch.device("cpu"),
+            device=DEVICE,
         )
         return shaken(base) if adapter else base
 
@@ -133,9 +138,10 @@ def scores(policy, rows):
     """The update's log-probabilities of what was sampled."""
     found = []
     for row in rows:
+        ids, mask = (torch.tensor([values], device=DEVICE) for values in (row.token_ids, row.action_mask))
         with torch.no_grad():
-            found.append(token_logprobs(policy, torch.tensor([row.token_ids]), torch.tensor([row.action_mask]))[0])
-    return torch.cat(found)
+            found.append(token_logprobs(policy, ids, mask)[0])
+    return torch.cat(found).cpu()
 
 
 def gradient(policy, rows, update=UPDATE):
@@ -154,7 +160,7 @@ def step(policy, optimizer, rows, update=UPDATE):
 
 def digest(policy):
     tensors = policy.adapter_tensors()
-    return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors))).hexdigest()
+    return hashlib.sha256(b"".join(tensors[name].cpu().numpy().tobytes() for name in sorted(tensors))).hexdigest()
 
 
 def linears(policy):
@@ -231,7 +237,7 @@ def test_each_layer_of_the_adapter_reaches_the_sampler(make, quantization, dtype
         kept = [p.detach().clone() for p in own.values()]
         with torch.no_grad():
             for p in own.values():
-                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(1)).to(DEVICE))
         moved = rollout(policy, temperature=0.0)
         assert (sampled(moved) - scores(policy, moved)).abs().mean() <= 2 * GAP[dtype], name
         assert [r.token_ids for r in moved] != [r.token_ids for r in rows] or not torch.equal(
@@ -260,14 +266,14 @@ def test_weights_keep_their_order_through_all_that_is_done_to_a_model(make, quan
     again = with_adapter(make(adapter=False), tmp_path)
     add_reference(again, tmp_path)
     moved = copy.deepcopy(make())
-    moved.model.to("cpu")
+    moved.model.to(DEVICE)
     for made in (policy, again, moved):
         flags = [getattr(module, FLAG) for module in made.model.modules() if hasattr(module, FLAG)]
         assert flags == [False] * 14
         rollout(made)
         made.model.eval()
         with torch.no_grad():
-            made.causal(input_ids=torch.arange(20)[None])
+            made.causal(input_ids=torch.arange(20, device=DEVICE)[None])
         states = [m.weight.quant_state for m in linears(made) if hasattr(m, FLAG)]
         assert len(states) == 14
         assert not any(getattr(state, "packing_format_for_cpu", False) for state in states)
@@ -392,3 +398,44 @@ def test_missing_weights_are_one_line(make, model, quantization, dtype, tmp_path
     monkeypatch.chdir(tmp_path)
     make()
     assert not [path for path in Path().iterdir() if path.is_dir()]
+
+
+def test_the_command_line_runs_with_it_and_prints_the_folder_alone(tmp_path):
+    settings = {
+        "model.backend": backend.NAME,
+        "train.steps": "1",
+        "train.eval_every": "0",
+        "rollout.tasks_per_step": "2",
+        "rollout.group_size": "2",
+    }
+    line = [sys.executable, "-m", "bmrl", "train", "quickstart", "--run", "run"]
+    for key, value in settings.items():
+        line += ["--set", f"{key}={value}"]
+    path = os.pathsep.join((str(Path(bmrl.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
+    done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert (done.returncode, done.stdout) == (0, "run\n"), done.stderr
+    assert "Unsloth" not in done.stderr and "WARNING" not in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["run"]
+    assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@NF4
+def test_a_real_model_in_four_bits_rolls_out_learns_and_comes_back(tmp_path):
+    import smollm2
+
+    def made():
+        return load(str(smollm2.folder()), dtype="bfloat16", quantization="nf4", backend=backend.NAME)
+
+    policy = shaken(made())
+    rows = rollout(policy)
+    assert (sampled(rows) - scores(policy, rows)).abs().mean() <= GAP["bfloat16"]
+    before = gradient(policy, rows)
+    rollout(policy)
+    assert torch.equal(gradient(policy, rows), before)
+    old = digest(policy)
+    step(policy, adamw(policy), rows)
+    assert digest(policy) != old
+    policy.model.save_pretrained(tmp_path)
+    again = with_adapter(made(), tmp_path)
+    assert torch.equal(scores(again, rows), scores(policy, rows))

@@ -8,6 +8,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from test_sampler_models import CONFIGS, TINY
 from torch.overrides import TorchFunctionMode
@@ -105,3 +106,31 @@ def test_what_cannot_be_captured_is_seen(read):
         captured(policy)
     with Calls(), Kernels():  # a number is passed on with the call that starts the kernel
         assert (torch.ones(3, device=CARD) * torch.tensor(2.0)).shape == (3,)
+
+
+def said(policy: Policy, **ways) -> tuple[LiveSampler, list[tuple[int, ...]]]:
+    sampler = LiveSampler(policy, rows=2, context_tokens=64, **ways)
+    for row in range(2):
+        sampler.begin(row, (20 + row, 21, 22), np.linspace(0.1, 0.9, 6))
+    completed = [done for _ in range(6) for done in sampler.step(temperature=1.0, stop_ids=frozenset())]
+    return sampler, [completion.token_ids for _, completion in sorted(completed, key=lambda done: done[0])]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
+def test_a_card_captures_and_says_the_same():
+    policy = tiny.policy()
+    graphs, captured = said(policy)
+    assert graphs.captured == [(2, 65)]  # both places, and all positions of so short a row
+    assert captured == said(policy, cuda_graphs=False, fixed=True)[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card")
+def test_a_card_goes_on_without_graphs_where_the_host_looks_at_a_value():
+    policy = tiny.policy()
+    policy.causal.get_decoder().norm.register_forward_hook(lambda module, args, out: out * float(out.max() > -1e9))
+    with pytest.warns(UserWarning, match="decoding goes on without CUDA graphs"):
+        sampler, found = said(policy)
+    assert sampler.captured == []
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    assert torch.cuda.get_sync_debug_mode() == 0
+    assert found == said(policy, cuda_graphs=False, fixed=True)[1]

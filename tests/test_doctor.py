@@ -14,8 +14,9 @@ import pytest
 
 from bmrl.check import INSTEAD
 from bmrl.doctor import ask, machine
-from bmrl.doctor.cards import DRIVERS, driver, examine_cards
+from bmrl.doctor.cards import DRIVERS, driver, examine_cards, undisturbed
 from bmrl.doctor.examination import examine
+from bmrl.doctor.finding import Finding
 from bmrl.doctor.fit import examine_fit
 from bmrl.doctor.libraries import examine_bitsandbytes, examine_hub, examine_unsloth
 from bmrl.doctor.packages import examine_packages, range_of
@@ -130,6 +131,17 @@ def test_a_card_that_works(smi):
     ]
 
 
+def test_what_the_probes_hold_of_a_card_counts_as_free(smi):
+    smi("570.10, 24576, 24064, RTX 4090, 8.9")
+    (known,) = undisturbed(card(), driver())["cards"]
+    assert known["free"] == 23.5 * GIB
+    (unknown,) = undisturbed(card(name="RTX 3090"), driver())["cards"]
+    assert unknown["free"] == 23 * GIB
+    smi("570.10, 24576, 24064, RTX 4090, 8.9\n570.10, 24576, 1024, RTX 4090, 8.9")
+    assert undisturbed(card(), driver())["cards"][0]["free"] == 23 * GIB
+    assert undisturbed({"error": "x"}, None) == {"error": "x", "cards": []}
+
+
 def test_no_card_and_no_driver(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert driver() is None
@@ -187,9 +199,13 @@ def test_a_card_that_is_hidden(smi):
 def test_cards_that_are_old_small_or_unknown_to_torch():
     found = lines(examine_cards(card(name="RTX 2080", capability=[7, 5], total=8 * GIB), None, needed=True))
     assert found[2:] == [
-        "note card RTX 2080: no bfloat16 before compute capability 8.0; set model.dtype=float32",
+        "note card RTX 2080 has no bfloat16, which needs compute capability 8.0; "
+        "recipes that say so need model.dtype=float32",
         "note card RTX 2080: 8 GB; bmrl check RECIPE --vram 8 says what to change",
     ]
+    old = list(examine_cards(card(name="RTX 2080", capability=[7, 5]), None, needed=True, bfloat16=True))[2]
+    assert old.blocks
+    assert lines([old])[0].endswith("capability 8.0; set model.dtype=float32, or take a newer card")
     (found,) = list(examine_cards(card(error="no kernel image is available"), None, needed=True))[1:]
     assert found.blocks
     assert lines([found])[0].startswith(
@@ -513,3 +529,7 @@ def test_the_command_says_nothing_of_user_and_machine(bare):
         assert secret not in told
     told = doctor("alfworld_mix", code=1)
     assert sum(line.startswith("problem") for line in told.splitlines()) >= 2
+
+
+def test_a_long_name_stands_apart():
+    assert Finding("a_recipe_of_some_length", "problem", "x", "y").line == "problem  a_recipe_of_some_length x; y"

@@ -1,5 +1,6 @@
 """Writing GGUF files with a converter that is found on the machine; the converters here are our own."""
 
+import contextlib
 import json
 import sys
 from pathlib import Path
@@ -94,7 +95,8 @@ def test_a_converter_is_found_by_option_environment_path_and_as_unsloth(monkeypa
 def test_the_converter_gets_folder_file_and_type(dtype, outtype, model, tmp_path):
     script(tmp_path / "llama", GOOD)
     target = tmp_path / "out.gguf"
-    convert(converter(str(tmp_path / "llama")), model, target, dtype=dtype)
+    with contextlib.chdir(tmp_path):
+        convert(converter("llama"), model, target, dtype=dtype)
     assert target.read_bytes() == b"GGUF" + outtype + b" weights"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["llama", "merged", "out.gguf"]
 

@@ -27,7 +27,7 @@ def test_an_exported_chat_model_plays_the_policys_greedy_episodes(tmp_path: Path
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    run = export_run.make(tmp_path, *SMOLLM2, "model.dtype=float32", steps=(2,))
+    run = export_run.make(tmp_path, *SMOLLM2, "model.dtype=float32", steps=(2,), tasks=1)
     expected = [export_run.as_plain(one) for one in export_run.greedy(run, budget=2, tasks=2)]
     result = export(find(str(run), "last"), forms=[], dtype="float32", out=tmp_path / "out", llama_cpp=None)
     recipe = find(str(run), "last").recipe

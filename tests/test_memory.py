@@ -168,8 +168,8 @@ def test_where_nothing_helps_the_smallest_card_is_named():
     asked = recipe("alfworld_7b_mix")
     overrides, card = advice(asked, memory.figures(asked), 1)
     assert overrides == []
-    assert card is not None
-    assert card > 1
+    # 6.7 GB are always held, and an update of the 2,048 tokens that 30 turns take needs 1.6 more.
+    assert card == 10
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_a_second_process_on_the_run_is_refused(tmp_path):
 
 
 def test_a_run_in_use_is_told_before_the_policy_is_loaded(whole, monkeypatch):
-    monkeypatch.setattr(sys.modules["bmrl.run.train"], "starting_policy", lambda recipe: pytest.fail("loaded"))
+    monkeypatch.setattr(sys.modules["bmrl.run.train"], "starting_policy", lambda *_: pytest.fail("loaded"))
     with run_folder.lock(whole):
         line = train(whole, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5})
         _, err = finish(line, whole.parent, code=1)
@@ -318,9 +318,9 @@ except SystemExit as done:
 
 
 def test_a_signal_while_the_policy_loads_leaves_nothing(tmp_path, monkeypatch):
-    def interrupted(recipe):
+    def interrupted(*given):
         os.kill(os.getpid(), signal.SIGTERM)
-        return starting_policy(recipe)
+        return starting_policy(*given)
 
     # by sys.modules: the package has a function of the module's name
     monkeypatch.setattr(sys.modules["bmrl.run.train"], "starting_policy", interrupted)

@@ -51,7 +51,8 @@ def shake(policy: Policy, seed: int, scale: float = 0.05) -> None:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in policy.trainable.values():
-            parameter.add_(scale * torch.randn(parameter.shape, generator=generator))
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(scale * noise.to(parameter.device))
 
 
 @dataclass

@@ -117,7 +117,7 @@ def diagnose(target: str | None, against: str | None, as_json: bool, **options: 
 
     for found in (a, b):
         if found.kind in ("run", "recipe"):
-            start_backend(found.recipe)
+            start_backend(found.recipe, found.folder)
     from bmrl import run  # imports torch: only now that targets and command are known to be good
     from bmrl.diagnose import tables
 

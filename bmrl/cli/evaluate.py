@@ -103,7 +103,7 @@ def evaluate(target: str | None, as_json: bool, check_truncation: bool, **option
         from bmrl.check import start_backend
 
         if found.kind in ("run", "recipe"):
-            start_backend(found.recipe)
+            start_backend(found.recipe, found.folder)
         from bmrl import run  # imports torch: only now that target and command are known to be good
 
         if served is None:

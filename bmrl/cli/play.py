@@ -100,7 +100,7 @@ def play(
     from bmrl.check import start_backend
 
     if found.kind in ("run", "recipe"):
-        start_backend(recipe)
+        start_backend(recipe, found.folder)
     from bmrl.run.play import play as played  # imports torch
 
     episode = played(

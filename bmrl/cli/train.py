@@ -82,7 +82,7 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
         if run_dir is not None:
             run_folder.refuse_existing(run_dir)
         refuse_unwritable((run_dir or Path("runs") / recipe.name).parent)
-    start_backend(recipe)
+    start_backend(recipe, run_dir if resume else None)
     from bmrl import run  # imports torch: only now that recipe and command are known to be good
 
     start = run.train if kind == "train" else run.sft

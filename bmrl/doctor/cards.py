@@ -71,13 +71,32 @@ def driver() -> Driver | None:
     )
 
 
-def examine_cards(torch: Mapping[str, Any], found: Driver | None, *, needed: bool) -> Iterator[Finding]:
+def undisturbed(torch: Mapping[str, Any], found: Driver | None) -> dict[str, Any]:
+    """The same of torch, with what was free before the probes began: each takes some of a card for itself.
+
+    Args:
+        found: from before that. Of several cards of a name nothing tells which is which.
+    """
+    free: dict[str, list[float]] = {}
+    for card in found.cards if found else ():
+        free.setdefault(card.name, []).append(card.free_gb * 2**30)
+    cards = [
+        {**card, "free": free[card["name"]][0]} if len(free.get(card["name"], ())) == 1 else card
+        for card in torch.get("cards", ())
+    ]
+    return {**torch, "cards": cards}
+
+
+def examine_cards(
+    torch: Mapping[str, Any], found: Driver | None, *, needed: bool, bfloat16: bool = False
+) -> Iterator[Finding]:
     """Torch, the driver and the cards.
 
     Args:
         torch: what the probe of that name found.
         found: what ``driver`` found.
         needed: whether a recipe is asked about that needs a card.
+        bfloat16: whether its model is of that type.
     """
     if "error" in torch:
         yield problem("torch", torch["error"], f"reinstall it: pip install '{range_of('torch')}'", blocks=True)
@@ -91,7 +110,7 @@ def examine_cards(torch: Mapping[str, Any], found: Driver | None, *, needed: boo
         serves = f", serves CUDA up to {_dotted(found.cuda)}" if found.cuda else ""
         yield ok("driver", f"{found.version}{serves}")
     if torch["available"]:
-        yield from _seen_by_torch(torch["cards"], found, needed)
+        yield from _seen_by_torch(torch["cards"], needed, bfloat16)
     elif cards and found is not None:
         yield _unused(torch, found, needed)
         yield from (ok("card", f"{_told(card)}, which torch does not use") for card in cards)
@@ -102,7 +121,7 @@ def examine_cards(torch: Mapping[str, Any], found: Driver | None, *, needed: boo
         yield note("card", f"{text}; nvidia-smi lists them")
 
 
-def _seen_by_torch(cards: list[dict[str, Any]], found: Driver | None, needed: bool) -> Iterator[Finding]:
+def _seen_by_torch(cards: list[dict[str, Any]], needed: bool, bfloat16: bool) -> Iterator[Finding]:
     for each in cards:
         card = Card(each["name"], each["total"] / 2**30, each["free"] / 2**30, tuple(each["capability"]))
         if each["error"]:
@@ -115,7 +134,11 @@ def _seen_by_torch(cards: list[dict[str, Any]], found: Driver | None, needed: bo
             continue
         yield ok("card", _told(card))
         if card.capability is not None and card.capability < BFLOAT16:
-            yield note("card", f"{card.name}: no bfloat16 before compute capability 8.0; set model.dtype=float32")
+            text = f"{card.name} has no bfloat16, which needs compute capability 8.0"
+            if bfloat16:
+                yield problem("card", text, "set model.dtype=float32, or take a newer card", blocks=needed)
+            else:
+                yield note("card", f"{text}; recipes that say so need model.dtype=float32")
         if card.total_gb < SMALL_GB:
             size = round(card.total_gb)
             yield note("card", f"{card.name}: {size} GB; bmrl check RECIPE --vram {size} says what to change")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 from bmrl.check import INSTEAD, missing, wants_gpu
 from bmrl.doctor.ask import asked
-from bmrl.doctor.cards import driver, examine_cards
+from bmrl.doctor.cards import driver, examine_cards, undisturbed
 from bmrl.doctor.finding import Finding, ok, problem
 from bmrl.doctor.fit import examine_fit
 from bmrl.doctor.libraries import examine_bitsandbytes, examine_hub, examine_unsloth, offline
@@ -32,15 +32,16 @@ def examine(recipe: Recipe, *, named: bool) -> list[Finding]:
 
 def _examined(recipe: Recipe, named: bool) -> Iterator[Finding]:
     installed = [name for name in OPTIONAL if find_spec(name) is not None]
+    found = driver()  # before the probes, which hold some of a card themselves
     with asked(["torch", *installed, *([] if offline() else ["hub"])]) as probes:
         yield from examine_machine()
         yield from examine_packages()
         yield from examine_pocket()
         yield from examine_games()
         lacking = missing(recipe)
-        found = driver()
-        torch = probes["torch"].answer()
-        yield from examine_cards(torch, found, needed=bool(wants_gpu(recipe)))
+        torch = undisturbed(probes["torch"].answer(), found)
+        bfloat16 = recipe.model.dtype == "bfloat16"
+        yield from examine_cards(torch, found, needed=bool(wants_gpu(recipe)), bfloat16=bfloat16)
         if "bitsandbytes" in probes:
             eight_bit = recipe.model.quantization == "nf4" or recipe.optimizer.name != "adamw"
             yield from examine_bitsandbytes(probes["bitsandbytes"].answer(), needed=eight_bit)

@@ -25,7 +25,7 @@ class Finding:
     @property
     def line(self) -> str:
         """For people."""
-        return f"{self.state:<9}{self.topic:<14}{'; '.join(part for part in (self.text, self.remedy) if part)}"
+        return f"{self.state:<8} {self.topic:<13} {'; '.join(part for part in (self.text, self.remedy) if part)}"
 
 
 def ok(topic: str, text: str) -> Finding:

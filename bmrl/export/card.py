@@ -134,7 +134,7 @@ def _gap(about: About, *, quantized: bool) -> str:
     elif about.dtype == "float32":
         why = "Nothing but the last digits of float32 differs"
     if about.gap is None:
-        return f"{why}; how far it is from the policy was not measured, the run holds no episodes to read."
+        return f"{why}; how far it is from the policy was not measured: the run holds no episode with a command."
     gap = about.gap
     return (
         f"{why}: over {gap.tokens:,} tokens of actions in {gap.episodes} of the run's episodes, log-probabilities "

@@ -39,7 +39,7 @@ def converter(given: str | None) -> list[str]:
         script = path / SCRIPT if path.is_dir() else path
         if not script.is_file():
             raise UsageError(f"{source}: {named} holds no {SCRIPT}; name the folder of llama.cpp's sources")
-        return [sys.executable, str(script)]
+        return [sys.executable, str(script.absolute())]  # it runs in another folder
     if (found := shutil.which(SCRIPT)) is not None:
         return [found]  # with the Python that its first line names
     if find_spec("unsloth") is not None:

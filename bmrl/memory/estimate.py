@@ -14,8 +14,8 @@ from bmrl.system import memory_gb
 
 GIB = 2**30
 CARD_GB = 24.0  # of a card that nothing is said of
-# Measured on a CPU: Python, torch, transformers and peft take 0.41 GiB before a model is loaded, bitsandbytes, which they
-# import where it is installed, 0.05, and what is made in small pieces later (kernels for shapes, episodes) about 0.1.
+# Measured on a CPU: Python, torch, transformers and peft take 0.41 GiB before a model is loaded, bitsandbytes, which
+# they import where it is installed, 0.05, and what is made in small pieces later (kernels for shapes, episodes) 0.1.
 CPU_PROGRAM_GB = 0.57
 # Not measured: the context that CUDA and its libraries set up, and what the driver keeps of a card for itself.
 CUDA_PROGRAM_GB = 0.9

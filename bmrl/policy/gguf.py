@@ -118,6 +118,9 @@ def _read(source: Source) -> tuple[Any, Any]:
     try:
         config = AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
         config.rope_parameters = {**config.rope_parameters, **positions}
+        # transformers passes over it for Qwen3.
+        if width := header.settings.get(f"{header.architecture}.attention.key_length"):
+            config.head_dim = width
         with redirect_stderr(StringIO()):  # a bar of its own
             causal, found = AutoModelForCausalLM.from_pretrained(
                 path.parent, gguf_file=path.name, config=config, dtype=dtype, output_loading_info=True

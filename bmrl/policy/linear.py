@@ -90,7 +90,9 @@ def _plain_lora(layer: Any) -> bool:
     """Whether its adapter is a product of two matrices and nothing else."""
     from peft.tuners.lora import Linear
 
-    return isinstance(layer, Linear) and "default" not in layer.lora_variant and not layer.lora_bias["default"]
+    # That of 4-bit layers is asked for by name: its module imports bitsandbytes.
+    known = isinstance(layer, Linear) or type(layer).__name__ == "Linear4bit"
+    return known and "default" not in layer.lora_variant and not layer.lora_bias["default"]
 
 
 class _Shared:

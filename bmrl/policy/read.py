@@ -91,6 +91,24 @@ def read(source: Source, options: dict[str, Any], backend: str, device: torch.de
     return tokenizer, causal
 
 
+def tokenizer_of(source: Source) -> Any:
+    """The tokenizer of a model, without its weights in memory.
+
+    Raises:
+        BmrlError: it is not to be had, or damaged.
+    """
+    from transformers import AutoTokenizer
+
+    where = str(folder(source))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # its errors have no common class
+        told = one_line(error).replace(where, source.name)
+        raise BmrlError(f"model.name: {source.name} has no tokenizer that can be loaded: {told}") from error
+    tokenizer.name_or_path = source.name
+    return tokenizer
+
+
 def _download(name: str) -> Path:
     """A hub model's snapshot, completed."""
     from huggingface_hub import snapshot_download

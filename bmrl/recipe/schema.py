@@ -38,7 +38,7 @@ class NewModel(Section):
 
 
 class ModelSection(Section):
-    name: str = Field("pocket", min_length=1, description="hub id, local model folder, .gguf file, or `pocket`, the embedded policy; a label when `new` is given")
+    name: str = Field("pocket", min_length=1, description="hub id, local model folder, .gguf file, installed package that carries one (`smollm2-135m`), or `pocket`, the embedded policy; a label when `new` is given")
     new: NewModel | None = Field(None, description="sizes of a model trained from nothing (supervised recipes only)")
     backend: Literal["auto", "transformers", "unsloth"] = Field("auto", description="library that loads the model and computes the update; `auto` takes unsloth on a CUDA card where it is installed and knows the model, see backends.md")
     quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes (CUDA or CPU), or none")

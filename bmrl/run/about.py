@@ -106,15 +106,21 @@ def about_run(
 
 
 def _curves(run: Path, step: int) -> list[tuple[evaluations.Evaluation, evaluations.Evaluation | None]]:
-    """The run's evaluations of a step, each with one of before training that was made alike."""
+    """The run's evaluations of a step, the longest curve first, each with one of before training made alike."""
     known = evaluations.of_run(run)
-    alike = {_settings(one): one for one in known if one.step == 0}
-    return [(one, alike.get(_settings(one)) if step else None) for one in known if one.step == step]
+    starts = [one for one in known if one.step == 0 and step]
+
+    def start(after: evaluations.Evaluation) -> evaluations.Evaluation | None:
+        return next((one for one in starts if _alike(one, after)), None)
+
+    found = sorted((one for one in known if one.step == step), key=lambda one: len(one.budgets), reverse=True)
+    return [(one, start(one)) for one in found]
 
 
-def _settings(one: evaluations.Evaluation) -> str:
+def _alike(before: evaluations.Evaluation, after: evaluations.Evaluation) -> bool:
+    """Whether every point of one curve may stand beside a point of the other."""
     keys = ("split_hash", "sampling", "announce", "tasks", "seeds")
-    return repr([*(one.head[key] for key in keys), one.budgets])
+    return set(after.budgets) <= set(before.budgets) and all(before.head[key] == after.head[key] for key in keys)
 
 
 def _public(recipe: Recipe) -> dict[str, Any]:

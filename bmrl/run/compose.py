@@ -15,6 +15,7 @@ from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError, UsageError
 from bmrl.policy import Policy, add_reference, load, with_adapter, with_new_adapter
 from bmrl.recipe import Recipe
+from bmrl.run_folder import backend_of
 from bmrl.seeds import stream
 from bmrl.system import memory_gb
 from bmrl.trainer import Player
@@ -37,10 +38,15 @@ def adapter_folder(name: str) -> Path:
     return folder
 
 
-def starting_policy(recipe: Recipe) -> Policy:
-    """Model and adapter that training starts from; the reference of the KL is loaded if one is used."""
+def starting_policy(recipe: Recipe, folder: Path | None = None) -> Policy:
+    """Model and adapter that training starts from; the reference of the KL is loaded if one is used.
+
+    Args:
+        folder: of the run that this is for, if it has begun: what loaded its model then does so now.
+    """
     model = recipe.model
-    chosen, note = choose(model.backend, name=model.name, dtype=model.dtype, gpu=torch.cuda.is_available())
+    asked = (folder and backend_of(folder)) or model.backend
+    chosen, note = choose(asked, name=model.name, dtype=model.dtype, gpu=torch.cuda.is_available())
     if note is not None:
         say(note)
     policy = load(
@@ -78,12 +84,12 @@ def make_pool(recipe: Recipe, slots: int) -> Pool:
     return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
 
 
-def chat_for(recipe: Recipe, policy: Policy) -> Chat:
+def chat_for(recipe: Recipe, tokenizer: Any) -> Chat:
     """How the policy is spoken to in the recipe's environment."""
     from bmrl.envs import instructions
 
     return make_chat(
-        policy.tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
+        tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
     )
 
 
@@ -160,7 +166,7 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
     tell_of_another_world(recipe, policy)
     return Player(
         policy=policy,
-        chat=chat_for(recipe, policy),
+        chat=chat_for(recipe, policy.tokenizer),
         pool=pool,
         rows=rows,
         turn_tokens=recipe.rollout.turn_tokens,

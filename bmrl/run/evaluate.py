@@ -173,6 +173,6 @@ def load_policy(target: Target) -> tuple[Policy, str | None]:
     else:
         newest = run_folder.checkpoints(folder / "checkpoints")[target.step]
     found = checkpoints.load(newest)
-    policy = load(str(folder / "model"), dtype="float32") if recipe.model.new else starting_policy(recipe)
+    policy = load(str(folder / "model"), dtype="float32") if recipe.model.new else starting_policy(recipe, folder)
     policy.load_adapter_tensors(found.adapter)
     return policy, newest.name

@@ -18,9 +18,11 @@ from bmrl.chat import Chat
 from bmrl.errors import BmrlError, UsageError
 from bmrl.export import gguf
 from bmrl.export.card import ADAPTER, FORMS, GGUF, MERGED, card
-from bmrl.export.gap import gap, judge, row
+from bmrl.export.gap import Gap, Row, gap, judge, row
 from bmrl.export.merge import merge
+from bmrl.models import find
 from bmrl.policy import Policy, load, with_adapter
+from bmrl.policy.read import tokenizer_of
 from bmrl.recipe import Recipe
 from bmrl.run.about import about_run, settings, sha256, shown, stored_turns, talk
 from bmrl.run.compose import chat_for, say
@@ -101,37 +103,27 @@ def _write(
     """The forms in their folders, and what is to be told of them."""
     assert target.folder is not None
     recipe, base = target.recipe, shown(target.recipe.model.name) if found.adapter_config else None
-    policy = _policy(target, checkpoint, found, quantization=recipe.model.quantization)
-    chat = chat_for(recipe, policy)
+    tokenizer = tokenizer_of(find(_model_name(target)))
+    chat = chat_for(recipe, tokenizer)
     turns = stored_turns(target.folder, found.step)
     if ADAPTER in forms:
         say(f"adapter of {checkpoint.name}")
         _write_adapter(folder / ADAPTER, checkpoint, {**found.adapter_config, "base_model_name_or_path": base})
-        policy.tokenizer.save_pretrained(folder / ADAPTER)
+        tokenizer.save_pretrained(folder / ADAPTER)
         _generation(recipe, chat).save_pretrained(folder / ADAPTER)
     measured = None
-    model = folder / MERGED
     if MERGED in forms or GGUF in forms:
+        say(f"merged weights, {dtype}")
         made = (row(chat, one, most=recipe.model.context_tokens) for one in turns)
         rows = list(islice((one for one in made if one is not None), EPISODES))
-        scores = judge(policy, rows, temperature=recipe.rollout.temperature) if rows else None
-        if recipe.model.quantization != "none":
-            del policy
-            policy = _policy(target, checkpoint, found, quantization="none")
-        say(f"merged weights, {dtype}")
-        _write_model(merge(policy, getattr(torch, dtype)), model, chat, recipe)
-        del policy
-        if scores is not None:
-            exported = load(str(model), dtype=dtype)
-            measured = gap(rows, scores, judge(exported, rows, temperature=recipe.rollout.temperature))
-            del exported
+        measured = _write_merged(folder / MERGED, target, checkpoint, found, chat, rows, dtype)
     if command is not None:
         say("GGUF file")
         (folder / GGUF).mkdir()
         name = f"{target.name}-{checkpoint.name}-{gguf.OUTTYPES[dtype]}.gguf"
-        gguf.convert(command, model, folder / GGUF / name, dtype=dtype)
+        gguf.convert(command, folder / MERGED, folder / GGUF / name, dtype=dtype)
         if MERGED not in forms:
-            shutil.rmtree(model)
+            shutil.rmtree(folder / MERGED)
     about = about_run(
         target, checkpoint, base=base, dtype=dtype, best=best, talk=talk(recipe, chat, turns), measured=measured
     )
@@ -143,15 +135,42 @@ def _write(
     return {"dtype": dtype, "gap": asdict(measured) if measured else None, "sha256": files}
 
 
+def _write_merged(
+    folder: Path,
+    target: Target,
+    checkpoint: Path,
+    found: checkpoints.Checkpoint,
+    chat: Chat,
+    rows: Sequence[Row],
+    dtype: str,
+) -> Gap | None:
+    """Writes the merged model, reads it back, and compares it with the policy; no two models are held at once."""
+    recipe, scores, policy = target.recipe, None, None
+    temperature = recipe.rollout.temperature
+    if rows:
+        policy = _policy(target, checkpoint, found, quantization=recipe.model.quantization)
+        scores = judge(policy, rows, temperature=temperature)
+    if policy is None or recipe.model.quantization != "none":
+        policy = None  # before the next one is loaded
+        policy = _policy(target, checkpoint, found, quantization="none")
+    _write_model(merge(policy, getattr(torch, dtype)), folder, chat, recipe)
+    policy = None
+    if scores is None:
+        return None
+    return gap(rows, scores, judge(load(str(folder), dtype=dtype), rows, temperature=temperature))
+
+
+def _model_name(target: Target) -> str:
+    """The model to load: a new one lies in its run."""
+    return f"{target.folder}/model" if target.recipe.model.new else target.recipe.model.name
+
+
 def _policy(target: Target, checkpoint: Path, found: checkpoints.Checkpoint, *, quantization: str) -> Policy:
     """The policy of a checkpoint; what the run's training started from need not be there any more."""
-    assert target.folder is not None
     model = target.recipe.model
+    policy = load(_model_name(target), dtype="float32" if model.new else model.dtype, quantization=quantization)
     if found.adapter_config:
-        return with_adapter(load(model.name, dtype=model.dtype, quantization=quantization), checkpoint / "adapter")
-    policy = load(
-        str(target.folder / "model") if model.new else model.name, dtype="float32" if model.new else model.dtype
-    )
+        return with_adapter(policy, checkpoint / "adapter")
     policy.load_adapter_tensors(found.adapter)
     return policy
 

@@ -39,6 +39,8 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
         raise UsageError("the recipe has no `sft` section; a reinforcement learning one runs with: bmrl train RECIPE")
     refuse_missing(recipe)
     return_large_blocks()
+    if resume:
+        run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
     with interruptible() as poll:
         say(f"{recipe.sft.episodes} demonstrations by the expert")
         shown = list(
@@ -52,7 +54,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
                 poll=poll,
             )
         )
-        policy = _policy(recipe, shown)
+        policy = _policy(recipe, shown, run_dir if resume else None)
         chat = make_chat(
             policy.tokenizer,
             think=recipe.chat.think,
@@ -60,7 +62,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
             instructions=instructions(recipe.env.name),
         )
         rows = _examples(recipe, shown, chat)
-        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume)
+        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume, backend=policy.backend)
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, rows, poll)
             if recipe.lora is None:
@@ -70,10 +72,10 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     return folder
 
 
-def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]]) -> Policy:
+def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]], folder: Path | None) -> Policy:
     new = recipe.model.new
     if new is None:
-        policy = starting_policy(recipe)
+        policy = starting_policy(recipe, folder)
         tell_of_another_world(recipe, policy)
         return policy
     texts = (text for turns in shown for turn in turns for text in (turn.observation, f" {turn.action}", turn.action))

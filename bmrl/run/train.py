@@ -63,34 +63,43 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
         raise UsageError("the recipe has no `train` section; a supervised one runs with: bmrl sft RECIPE")
     refuse_missing(recipe)
     return_large_blocks()
+    if resume:
+        run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
     with (
         interruptible() as poll,
         make_pool(recipe, slots=in_flight(recipe)) as pool,
     ):
         tasks = pool.tasks(recipe.env.train_split)
-        policy = starting_policy(recipe)
+        policy = starting_policy(recipe, run_dir if resume else None)
         poll()  # who stops it this early wants no run folder
         games = {name: pool.split_hash(name) for name in (recipe.env.train_split, recipe.env.eval_split)}
         for name in games:
             for note in pool.notes(name):
                 say(f"{name}: {note}")
-        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume, games=games)
+        folder = open_run(recipe, source=source, run_dir=run_dir, resume=resume, backend=policy.backend, games=games)
         with run_folder.lock(folder):
             _loop(recipe, folder, policy, pool, tasks, poll)
     return folder
 
 
 def open_run(
-    recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool, games: Mapping[str, str] | None = None
+    recipe: Recipe,
+    *,
+    source: Path,
+    run_dir: Path | None,
+    resume: bool,
+    backend: str,
+    games: Mapping[str, str] | None = None,
 ) -> Path:
     """The folder to work in: a new one, or the interrupted one that the recipe belongs to.
 
     Args:
+        backend: what loaded the model, kept with the run.
         games: split -> hash of what the run plays, which may not change under it.
     """
     if not resume:
         text = source.read_text(encoding="utf-8")
-        system = {**run_folder.system_info(), "games": dict(games or {})}
+        system = {**run_folder.system_info(), "backend": backend, "games": dict(games or {})}
         return run_folder.create(Path("runs"), text, resolved(recipe), system, run_dir)
     folder = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
     run_folder.refuse_other_games(folder, games or {})
