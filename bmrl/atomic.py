@@ -23,8 +23,11 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 @contextlib.contextmanager
-def disk_errors(name: str) -> Iterator[None]:
+def disk_errors(name: str, remedy: str = "resume with --resume") -> Iterator[None]:
     """Turn a full or forbidden disk into one line that names the file.
+
+    Args:
+        remedy: what to do once there is space.
 
     Raises:
         BmrlError: in place of the ``OSError``; others pass.
@@ -33,7 +36,7 @@ def disk_errors(name: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in _FULL:
-            problem = f"disk full: could not write {name}; free space and resume with --resume"
+            problem = f"disk full: could not write {name}; free space and {remedy}"
         elif error.errno in _FORBIDDEN:
             problem = f"no permission to write {name}; choose a folder you may write to"
         elif error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):

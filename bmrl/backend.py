@@ -6,7 +6,6 @@ here before it imports anything that imports transformers.
 
 import contextlib
 import io
-import json
 import logging
 import os
 import sys
@@ -16,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from bmrl.errors import BmrlError
-from bmrl.files import data_path
+from bmrl.models import find, gguf, read_json
 
 INSTALL = "pip install 'bmrl[unsloth]'"
 # Model types that unsloth has forwards of its own for on a card, which ``bmrl.policy.unsloth`` was written against.
@@ -54,19 +53,13 @@ def choose(asked: str, *, name: str, dtype: str, gpu: bool) -> tuple[str, str | 
 
 
 def family(name: str) -> str | None:
-    """``model_type`` of a model on this disk; None where there is no config.json."""
-    if name == "pocket":
-        places = [data_path("pocket")]
-    else:
-        home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-        cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
-        snapshots = cache / f"models--{name.replace('/', '--')}" / "snapshots"
-        places = [Path(os.path.expanduser(name)), *sorted(snapshots.glob("*"))]  # noqa: PTH111
-    for place in places:
+    """``model_type`` of a model on this disk; None where nothing tells it."""
+    path = find(name).path
+    if path is not None and path.suffix == ".gguf":
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((place / "config.json").read_bytes())
-            return str(found["model_type"]) if isinstance(found, dict) and "model_type" in found else None
-    return None
+            return gguf.read(path).architecture or None
+    kind = read_json(path / "config.json").get("model_type") if path is not None else None
+    return kind if isinstance(kind, str) else None
 
 
 def start() -> None:

@@ -13,6 +13,7 @@ from datetime import date
 from typing import Any
 
 from bmrl.errors import UsageError
+from bmrl.speech import Frame, Speech, make_speech
 
 # Stand for the texts of user, agent, user, agent, user while the template is read.
 _TEXTS = tuple(f"\u2402{n}\u2403" for n in range(5))
@@ -32,40 +33,36 @@ class Chat:
     """How one tokenizer speaks.
 
     Attributes:
-        tokenizer: a transformers tokenizer.
+        speech: its tokenizer, see `Speech`.
         plain: the text of a turn is the action itself; otherwise it stands in ``<action>`` tags.
-        head, tail: ids before and after the first observation.
+        first, later: around the first observation, and around each later one, without the stop token before it.
         close: ids that end an agent's turn when it was cut off before its stop token; the last is that token.
-        between, tail_next: ids before and after each later observation, without the stop token.
         stop_ids: ids that end a turn when sampled.
-        added: matches where the spelling of an added token begins that the tokenizer would recognise even
-            with special tokens switched off (``<think>`` of some families); None if it has none.
+        before_answer: text that the template writes before what the agent says, after all that is its prompt.
         end_thought: ids that end the thought that the prompt itself begins (DeepSeek-R1); empty if it begins none.
     """
 
-    tokenizer: Any
+    speech: Speech
     plain: bool
-    head: tuple[int, ...]
-    tail: tuple[int, ...]
+    first: Frame
+    later: Frame
     close: tuple[int, ...]
-    between: tuple[int, ...]
-    tail_next: tuple[int, ...]
     stop_ids: frozenset[int]
-    added: re.Pattern[str] | None = None
+    before_answer: str = ""
     end_thought: tuple[int, ...] = ()
+
+    @property
+    def tokenizer(self) -> Any:
+        """The transformers tokenizer."""
+        return self.speech.tokenizer
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of text that is only text: control tokens spelled out in it are not recognised."""
-        text = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8
-        # Cut after the first character of a spelling, no piece holds the whole of it.
-        cuts = [found.start() + 1 for found in self.added.finditer(text)] if self.added else []
-        pieces = (text[start:end] for start, end in zip([0, *cuts], [*cuts, None], strict=True))
-        encode = self.tokenizer.encode
-        return tuple(i for piece in pieces for i in encode(piece, add_special_tokens=False, split_special_tokens=True))
+        return self.speech.text(text)
 
     def opening(self, observation: str) -> tuple[int, ...]:
         """Ids before the first action."""
-        return (*self.head, *self.encode(observation), *self.tail)
+        return self._framed(self.first, observation)
 
     def following(self, observation: str, *, stopped: bool) -> tuple[int, ...]:
         """Ids that a later turn adds before its action.
@@ -74,20 +71,23 @@ class Chat:
             observation: the environment's answer to the action before.
             stopped: whether that action ended with a sampled stop token; if not, it is closed here.
         """
-        closing = () if stopped else self.close
-        return (*closing, *self.between, *self.encode(observation), *self.tail_next)
+        return (*(() if stopped else self.close), *self._framed(self.later, observation))
+
+    def _framed(self, frame: Frame, observation: str) -> tuple[int, ...]:
+        after = not frame.head or self.speech.is_control(frame.head)  # before a later one stands a stop token
+        text = self.speech.text(f"{frame.lead}{observation}{frame.trail}", after_control=after)
+        return (*frame.head, *text, *frame.tail)
 
     def answer(self, action: str) -> tuple[int, ...]:
         """Ids of a turn in which the agent gives this action, stop token included (demonstrations)."""
-        said = action if self.plain else f"<action>{action}</action>"
-        return (*self.end_thought, *self.encode(said), *self.close)
+        said = self.before_answer + (action if self.plain else f"<action>{action}</action>")
+        after = self.speech.is_control(self.first.tail)
+        return (*self.end_thought, *self.speech.text(said, after_control=after), *self.close)
 
     def text(self, token_ids: tuple[int, ...]) -> str:
         """What a turn's ids say, without the stop token."""
         ids = token_ids[:-1] if token_ids and token_ids[-1] in self.stop_ids else token_ids
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        # A byte-level tokenizer may emit bytes that are no UTF-8; the ids stay as sampled.
-        return str(text).encode("utf-8", "replace").decode("utf-8")
+        return self.speech.decode(ids)
 
     def parse_action(self, text: str, *, stopped: bool) -> str:
         """As the function of this name, for this family."""
@@ -155,35 +155,38 @@ def make_chat(tokenizer: Any, *, think: bool = False, system: str | None = None,
     told = rules(think=think, system=system, instructions=instructions)
     texts = _TEXTS if plain else (opening_text(told, _TEXTS[0]), *_TEXTS[1:])
     (head, tail), whole = (_pieces(tokenizer, texts[:n], think=think, name=name) for n in (1, 5))
-    begin, _, gap, _, gap_again, tail_next = whole
+    begin, answered, gap, _, gap_again, tail_next = whole
     if begin != head or gap != gap_again:
         raise _rewrites(name)
 
-    gap_ids = tokenizer.encode(gap, add_special_tokens=False)
-    control = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    stop_at = next((i for i, token in enumerate(gap_ids) if token in control), None)
-    # Blanks before the stop token are the template's own habit (Llama 2).
-    if stop_at is None or tokenizer.decode(gap_ids[:stop_at]).strip():
+    speech = make_speech(tokenizer)
+    gap_ids = speech.control(gap, begins=False)
+    stop_at = next((i for i in range(len(gap_ids)) if speech.is_control(gap_ids[i : i + 1])), None)
+    end = _pieces(tokenizer, texts[:2], think=think, name=name, goes_on=False)[-1]
+    stop = "" if stop_at is None else tokenizer.convert_ids_to_tokens(gap_ids[stop_at])
+    # Blanks before the stop token are the template's own habit (Llama 2). A token that does not stand at the end of a
+    # conversation begins the next turn; it does not end this one.
+    if stop_at is None or tokenizer.decode(gap_ids[:stop_at]).strip() or stop not in end:
         raise UsageError(f"model.name: the chat template of {name} ends a turn without a stop token")
-    stop_ids = {gap_ids[stop_at]} | ({tokenizer.eos_token_id} - {None})
-    added = [t.content for t in tokenizer.added_tokens_decoder.values() if not t.special and t.content.strip()]
     end_thought = "\n</think>\n\n" if tail_next.rstrip().endswith("<think>") else ""
     return Chat(
-        tokenizer=tokenizer,
+        speech=speech,
         plain=plain,
-        head=tuple(tokenizer.encode(head, add_special_tokens=False)),
-        tail=tuple(tokenizer.encode(tail, add_special_tokens=False)),
-        close=tuple(gap_ids[: stop_at + 1]),
-        between=tuple(gap_ids[stop_at + 1 :]),
-        tail_next=tuple(tokenizer.encode(tail_next, add_special_tokens=False)),
-        stop_ids=frozenset(stop_ids),
-        added=re.compile(f"(?={'|'.join(map(re.escape, added))})") if added else None,
-        end_thought=tuple(tokenizer.encode(end_thought, add_special_tokens=False)),
+        first=speech.frame(head, tail, begins=True),
+        later=speech.frame(gap.partition(stop)[2], tail_next, begins=False),
+        close=gap_ids[: stop_at + 1],
+        stop_ids=frozenset({gap_ids[stop_at]} | ({tokenizer.eos_token_id} - {None})),
+        before_answer=answered.removeprefix(tail) if answered.startswith(tail) else "",
+        end_thought=speech.control(end_thought, begins=False),
     )
 
 
-def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str) -> list[str]:
-    """What the template writes before, between and after the placeholders of a conversation."""
+def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str, goes_on: bool = True) -> list[str]:
+    """What the template writes before, between and after the placeholders of a conversation.
+
+    Args:
+        goes_on: whether the agent is to speak next.
+    """
     from jinja2 import TemplateError
 
     roles = ("user", "assistant", "user", "assistant", "user")
@@ -192,7 +195,7 @@ def _pieces(tokenizer: Any, texts: tuple[str, ...], *, think: bool, name: str) -
         text = tokenizer.apply_chat_template(
             messages,
             tokenize=False,
-            add_generation_prompt=True,
+            add_generation_prompt=goes_on,
             enable_thinking=think,  # Qwen3, SmolLM3; others do not look at it
             strftime_now=_TODAY.strftime,
         )

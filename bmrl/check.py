@@ -1,21 +1,22 @@
-"""What can be said of a valid recipe before it runs: what this machine lacks, and what fits into
-the context.
+"""What can be said of a valid recipe before it runs: what this machine lacks, what fits into the context, and what
+memory it takes.
 
 Nothing here imports torch, and nothing is downloaded.
 """
 
-import json
 import os
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bmrl import backend, budgets
+from bmrl import backend, memory, workload
+from bmrl.context import Fit, fit
 from bmrl.envs import PACKAGES
 from bmrl.errors import BmrlError
-from bmrl.files import gguf_problem
+from bmrl.models import exists, find, problem
 from bmrl.recipe import Recipe, resolved
 from bmrl.run_folder import backend_of
 
@@ -23,88 +24,12 @@ ADAPTERS = ("adapter_config.json", "adapter/adapter_config.json")  # in an adapt
 INSTEAD = "bmrl train recipes/quickstart.yaml"  # needs no GPU and no network
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Estimated tokens of an episode's parts, chat template included."""
-
-    opening: int
-    observation: int  # what a later turn adds before its action
-    action: int
-
-    def episode(self, turns: int) -> int:
-        """Tokens of an episode of so many turns; the first observation is the opening."""
-        return self.opening + (turns - 1) * self.observation + turns * self.action
-
-    def turns(self, context_tokens: int) -> int:
-        """Most turns that fit."""
-        room = context_tokens - self.opening + self.observation
-        return max(0, room // (self.observation + self.action))
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Largest budget against the context.
-
-    Attributes:
-        largest_budget: of training and evaluation, turns.
-        typical_tokens: estimate for an episode of that many turns of ordinary length.
-        typical_turns: largest budget that fits when turns are of ordinary length.
-        long_turns: largest budget that fits when every turn is as long as it can be.
-    """
-
-    context_tokens: int
-    largest_budget: int
-    typical_tokens: int
-    typical_turns: int
-    long_turns: int
-
-
-# Counted in the words of the pocket tokenizer on 48 generated games of all six tasks, as typical
-# (mean) and long (largest seen): opening 128 and 227, observation 18 and 58, all admissible
-# commands 144 and 285, command 4 and 6. A chat model spells the same text in about 1.6 times as
-# many tokens (assumed, not measured), and its template and instructions come on top.
-_PLAIN = Sizes(opening=132, observation=22, action=6), Sizes(opening=232, observation=62, action=0)
-_CHAT = Sizes(opening=320, observation=45, action=14), Sizes(opening=460, observation=110, action=0)
-_ADMISSIBLE_PLAIN = (145, 285)
-_ADMISSIBLE_CHAT = (230, 460)
-
-
-def fit(recipe: Recipe) -> Fit:
-    """How the recipe's largest budget compares with its context; an estimate, see the sizes
-    above."""
-    plain = recipe.model.new is not None or writes_plain(recipe.model.name)
-    typical, long = _PLAIN if plain else _CHAT
-    listed = recipe.env.args.get("admissible") is True
-    more_typical, more_long = (_ADMISSIBLE_PLAIN if plain else _ADMISSIBLE_CHAT) if listed else (0, 0)
-    turn_tokens = recipe.rollout.turn_tokens
-    # How long thoughts will be is unknown: they count as long as they may be.
-    action = turn_tokens if recipe.chat.think else min(typical.action, turn_tokens)
-    typical = Sizes(typical.opening + more_typical, typical.observation + more_typical, action)
-    long = Sizes(long.opening + more_long, long.observation + more_long, turn_tokens)
-    largest = max(budgets.largest(recipe.budget.train), *recipe.budget.eval)
-    context = recipe.model.context_tokens
-    return Fit(
-        context_tokens=context,
-        largest_budget=largest,
-        typical_tokens=typical.episode(largest),
-        typical_turns=typical.turns(context),
-        long_turns=long.turns(context),
-    )
-
-
 def missing(recipe: Recipe) -> list[str]:
     """What this machine lacks for the recipe, one line each; empty when it can run."""
     model = recipe.model
-    hub = model.new is None and model.name != "pocket" and not _looks_local(model.name)
+    source = find(model.name) if model.new is None else None
     lines = []
-    for_gpu = [
-        f"{key}: {value}"
-        for key, value, needed in (
-            ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
-            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name == "paged_adamw8bit"),
-        )
-        if needed
-    ]
+    for_gpu = wants_gpu(recipe)
     if for_gpu and not has_gpu():
         lines.append(f"no NVIDIA GPU is visible, which the recipe needs ({', '.join(for_gpu)})")
     if (model.quantization == "nf4" or recipe.optimizer.name != "adamw") and not find_spec("bitsandbytes"):
@@ -122,20 +47,12 @@ def missing(recipe: Recipe) -> list[str]:
 
         if not engine_installed():
             lines.append(f"env.args.engine: {MISSING}")
-    if hub and not on_disk(model.name):
-        lines.append(f"hub model {model.name} is not on this disk: hf download {model.name}")
-    if model.new is None and model.name != "pocket" and _looks_local(model.name):
-        if model.name.endswith(".gguf"):
-            lines += [f"model.name: {problem}"] if (problem := gguf_problem(model.name)) is not None else []
-        elif not _exists(model.name):
-            train = "; train it first" if model.name.startswith("runs/") else ""
-            lines.append(f"model.name: there is no {model.name} on this disk{train}")
-        elif not _exists(f"{model.name}/config.json"):
-            lines.append(f"model.name: {model.name} is no model folder: it has no config.json")
+    if source is not None and (wrong := problem(source)) is not None:
+        lines.append(f"model.name: {wrong}")
     if model.adapter is not None:
-        if not _exists(model.adapter):
+        if not exists(model.adapter):
             lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")
-        elif not any(_exists(f"{model.adapter}/{file}") for file in ADAPTERS):
+        elif not any(exists(f"{model.adapter}/{file}") for file in ADAPTERS):
             lines.append(f"model.adapter: {model.adapter} is no adapter folder and no finished run")
     return lines
 
@@ -174,49 +91,48 @@ def has_gpu() -> bool:
     return native or (Path("/dev/dxg").exists() and shutil.which("nvidia-smi") is not None)
 
 
-def on_disk(name: str) -> bool:
-    """Whether the cache of the model hub holds a snapshot of this model with a configuration."""
-    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
-    folder = cache.expanduser() / f"models--{name.replace('/', '--')}" / "snapshots"
-    return any(folder.glob("*/config.json"))
+def wants_gpu(recipe: Recipe) -> list[str]:
+    """What of a recipe is for a card, as ``key: value``."""
+    model = recipe.model
+    hub = model.new is None and find(model.name).kind == "hub"
+    return [
+        f"{key}: {value}"
+        for key, value, needed in (
+            ("model.dtype", model.dtype, hub and model.dtype == "bfloat16"),
+            ("optimizer.name", recipe.optimizer.name, recipe.optimizer.name == "paged_adamw8bit"),
+        )
+        if needed
+    ]
 
 
-def _looks_local(name: str) -> bool:
-    # A hub id has one slash: runs/textworld_sft/model is none, whether it exists or not.
-    return name.startswith(("/", ".", "~")) or name.endswith(".gguf") or name.count("/") > 1 or _exists(name)
+def report(recipe: Recipe, vram_gb: float | None = None) -> dict[str, Any]:
+    """All of ``bmrl check`` as plain data.
 
+    Args:
+        vram_gb: memory of a card that the recipe is held against, GiB.
 
-def writes_plain(name: str) -> bool:
-    """Whether a model is one that bmrl made: no tags around its commands."""
-    if name == "pocket":
-        return True
-    try:
-        config = json.loads((Path(name).expanduser() / "tokenizer_config.json").read_bytes())
-    except (OSError, ValueError, RuntimeError):
-        return False
-    return isinstance(config, dict) and config.get("action_format") == "plain"
-
-
-def _exists(name: str) -> bool:
-    # pathlib raises for unknown home folders and names that are too long; these answer no.
-    return os.path.exists(os.path.expanduser(name))  # noqa: PTH110, PTH111
-
-
-def report(recipe: Recipe) -> dict[str, Any]:
-    """All of ``bmrl check`` as plain data."""
+    Raises:
+        BmrlError: there is a card to hold it against, and nothing tells the size of the model.
+    """
     return {
         "name": recipe.name,
         "valid": True,
         "context": asdict(fit(recipe)),
         "missing": missing(recipe),
         "instead": INSTEAD if missing(recipe) else None,
+        "tokens": _tokens(recipe),
+        **_memory(recipe, vram_gb),
         "recipe": resolved(recipe),
     }
 
 
-def summary(recipe: Recipe) -> list[str]:
-    """``bmrl check`` for a reader: one fact a line."""
+def summary(recipe: Recipe, found: dict[str, Any] | None = None) -> list[str]:
+    """``bmrl check`` for a reader: one fact a line.
+
+    Args:
+        found: what ``report`` says of the recipe.
+    """
+    found = found or report(recipe)
     rows = [
         ("recipe", recipe.name),
         ("training", _training(recipe)),
@@ -228,10 +144,67 @@ def summary(recipe: Recipe) -> list[str]:
         ("budgets", _budgets(recipe)),
         ("context", _context(fit(recipe))),
     ]
-    lines = missing(recipe)
+    rows += [("tokens", f"a {what} {_told(tokens)}, at most, by estimate") for what, tokens in found["tokens"].items()]
+    rows += _memory_rows(found)
+    lines = found["missing"]
     rows += [("missing", line) for line in lines]
     rows.append(("instead", INSTEAD) if lines else ("machine", "has what the recipe needs"))
     return [f"{label:<10}{text}" for label, text in rows]
+
+
+def _tokens(recipe: Recipe) -> dict[str, dict[str, float]]:
+    """What goes through the model in a step of reinforcement learning, and in the whole run."""
+    step = {} if recipe.train is None else {"step": asdict(workload.of_step(recipe))}
+    return {**step, "run": asdict(workload.of_run(recipe))}
+
+
+def _told(tokens: dict[str, float]) -> str:
+    verbs = (("reads", "read"), ("writes", "written"), ("trains on", "trained"))
+    return ", ".join(f"{verb} {tokens[key]:,.0f}" for verb, key in verbs if tokens[key])
+
+
+def _memory(recipe: Recipe, vram_gb: float | None) -> dict[str, Any]:
+    """The estimate as plain data, for the card, or for the device that the recipe is made for."""
+    try:
+        figures = memory.figures(recipe)
+    except BmrlError as error:
+        if vram_gb is not None:
+            raise
+        return {"fits": None, "total_gb": None, "parts": [], "advice": [], "no_estimate": str(error)}
+    cpu = vram_gb is None and not wants_gpu(recipe) and not has_gpu()
+    found = memory.estimate(recipe, figures, vram_gb=vram_gb, cpu=cpu)
+    advice, card = memory.advice(recipe, figures, vram_gb) if vram_gb is not None else ([], None)
+    return {
+        "fits": found.fits,
+        "total_gb": round(found.total_gb, 3),
+        "parts": [{**asdict(part), "gb": round(part.gb, 3)} for part in found.parts],
+        "advice": advice,
+        "smallest_card_gb": card,
+        "device": found.device,
+        "vram_gb": vram_gb,
+        "rows": found.rows,
+        "no_estimate": None,
+    }
+
+
+def _memory_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if found["no_estimate"] is not None:
+        yield "memory", f"no estimate: {found['no_estimate']}"
+        return
+    where = "a CPU" if found["device"] == "cpu" else f"a card of {found['vram_gb'] or memory.CARD_GB:g} GB"
+    together = f", {found['rows']} episodes at once" if found["rows"] else ""
+    yield "memory", f"{found['total_gb']:.2f} GB at most by estimate, on {where}{together}"
+    for part in found["parts"]:
+        held = "" if part["phase"] == "always" else f"  (in the {part['phase']})"
+        yield "", f"{part['gb']:8.2f}  {part['name']}{held}"
+    if found["fits"] is not None:
+        yield "fits", "yes" if found["fits"] else "no"
+    for override in found["advice"]:
+        yield "advice", f"--set {override}"
+    if found["fits"] is False and not found["advice"]:
+        card = found["smallest_card_gb"]
+        larger = f"the smallest card that would do has {card} GB" if card else "no card would do"
+        yield "advice", f"no setting makes it fit; with the most frugal ones, {larger}"
 
 
 def _training(recipe: Recipe) -> str:

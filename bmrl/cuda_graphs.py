@@ -7,7 +7,8 @@ share, with a mask. A place whose row says nothing writes behind what it holds, 
 """
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +25,7 @@ class _Graph:
     """What was captured, and the memory it reads its input from and leaves its outcome in."""
 
     graph: "torch.cuda.CUDAGraph"
-    tokens: Tensor
-    positions: Tensor
+    inputs: Tensor  # (2, places): tokens, and their positions
     hidden: Tensor
 
 
@@ -61,21 +61,30 @@ class FixedDecode:
         places = min(_at_least(max(held) + 1, 1), self._cache.places)
         width = min(_at_least(max(held[place] for place in tokens) + 1, LEAST_WIDTH), self._cache.room)
         ids = [tokens.get(place, 0) for place in range(places)]
-        positions = [held.get(place, 0) for place in range(places)]
+        inputs = torch.tensor([ids, [held.get(place, 0) for place in range(places)]])
         if self._graphs and (graph := self._graph(places, width)):
-            graph.tokens.copy_(torch.tensor([ids]))
-            graph.positions.copy_(torch.tensor(positions))
+            graph.inputs.copy_(inputs)
             graph.graph.replay()
             hidden = graph.hidden
         else:
-            device = self._policy.device
-            hidden = self._forward(torch.tensor([ids], device=device), torch.tensor(positions, device=device), width)
+            hidden = self.forward(inputs.to(self._policy.device), width)
         return hidden, places * width
 
-    def _forward(self, tokens: Tensor, positions: Tensor, width: int) -> Tensor:
-        plan = even_layout(positions, width)
+    @property
+    def captured(self) -> list[tuple[int, int]]:
+        """Shapes (places, width) that there are graphs of."""
+        return sorted(self._captured)
+
+    def forward(self, inputs: Tensor, width: int) -> Tensor:
+        """What a graph captures: the host starts kernels, looks at no value and moves nothing to the card or back.
+
+        Args:
+            inputs: (2, places), tokens and their positions.
+            width: positions that attention reads.
+        """
+        plan = even_layout(inputs[1], width)
         self._cache.aim(plan)
-        return self._policy.hidden(**decoder_inputs(tokens, plan, self._cache))[0]
+        return self._policy.hidden(**decoder_inputs(inputs[:1], plan, self._cache))[0]
 
     def _graph(self, places: int, width: int) -> _Graph | None:
         """The graph of a shape, captured at its first use; None where the model cannot be captured."""
@@ -92,19 +101,39 @@ class FixedDecode:
 
     def _capture(self, places: int, width: int) -> _Graph:
         device = self._policy.device
-        tokens = torch.zeros(1, places, dtype=torch.long, device=device)
-        # Behind everything that any row holds: nothing is overwritten by these runs.
-        positions = torch.full((places,), self._cache.capacity, dtype=torch.long, device=device)
-        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(aside):  # libraries set themselves up at the first run, which cannot be captured
-            self._forward(tokens, positions, width)
-        torch.cuda.current_stream(device).wait_stream(aside)
+        inputs = torch.zeros(2, places, dtype=torch.long, device=device)
+        inputs[1] = self._cache.capacity  # behind everything that any row holds: nothing is overwritten by these runs
         graph = torch.cuda.CUDAGraph()
         others = next(iter(self._captured.values()), None)  # of which only one runs at a time: they share memory
-        with torch.cuda.graph(graph, pool=others.graph.pool() if others else None):
-            hidden = self._forward(tokens, positions, width)
-        return _Graph(graph, tokens, positions, hidden)
+        capture = torch.cuda.graph(graph, pool=others.graph.pool() if others else None)
+        # torch's own stream for captures, of which a process has one: for each stream that a library of products
+        # meets it keeps some 10 to 30 MiB for good.
+        aside, current = capture.capture_stream, torch.cuda.current_stream(device)
+        assert aside is not None
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside), _no_waiting():  # libraries set themselves up at the first run: not capturable
+            self.forward(inputs, width)
+        current.wait_stream(aside)
+        # The outer one is for a capture that fails: its own end then fails as well, and leaves its stream in place.
+        with torch.cuda.stream(current), capture:
+            hidden = self.forward(inputs, width)
+        return _Graph(graph, inputs, hidden)
+
+
+@contextmanager
+def _no_waiting() -> Iterator[None]:
+    """Whatever would let the host wait for the card is a RuntimeError.
+
+    Within a capture it is one, too; here nothing has been begun yet that it would break off.
+    """
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def _at_least(count: int, least: int) -> int:

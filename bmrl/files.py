@@ -1,6 +1,5 @@
-"""Where the files that ship with bmrl are: beside the package in a clone, inside it in a wheel. And GGUF files."""
+"""Where the files that ship with bmrl are: beside the package in a clone, inside it in a wheel."""
 
-from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -16,16 +15,3 @@ def data_path(*parts: str) -> Path:
 def recipes_path(*parts: str) -> Path:
     """Path of a file or folder below ``recipes/``; it need not exist."""
     return _ROOT.joinpath("recipes", *parts)
-
-
-def gguf_problem(name: str) -> str | None:
-    """Why a GGUF file cannot be read here, in one line; None if it can."""
-    try:
-        there = Path(name).expanduser().is_file()
-    except (OSError, RuntimeError):  # too long a name, an unknown home
-        there = False
-    if not there:
-        return f"there is no file {name}"
-    if find_spec("gguf") is None:
-        return f"{name} needs the package gguf: pip install 'bmrl[gguf]'"
-    return None

@@ -14,7 +14,7 @@ PAD, BEGIN, END, UNKNOWN = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
 WORD = r" ?\w+| ?[^\s\w]+|\s"
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}"
-    "{{ message['content'] }}{{ eos_token }}{{ '\n' }}{% else %}{{ message['content'] }}{{ '\n' }}"
+    "{{ '>' }}{{ message['content'] }}{{ eos_token }}{{ '\n' }}{% else %}{{ message['content'] }}{{ '\n' }}"
     "{% endif %}{% endfor %}{% if add_generation_prompt %}{{ '>' }}{% endif %}"
 )
 

@@ -91,6 +91,11 @@ class LiveSampler:
         self._compiled = policy.device.type == "cpu" and policy.causal.dtype == torch.bfloat16
         self._forwards: list[tuple[torch.nn.Module, Forward]] = []
 
+    @property
+    def captured(self) -> list[tuple[int, int]]:
+        """Shapes that decode in graphs: (places, positions that attention reads)."""
+        return self._fixed.captured if self._fixed else []
+
     def begin(self, row: int, added: Sequence[int], draws: NDArray[np.float64]) -> None:
         """A turn of a row; one not seen before, or dropped, is new.
 

@@ -1,5 +1,7 @@
 """What a result was made on: hardware and versions, nothing that names the user or the machine."""
 
+import contextlib
+import ctypes
 import os
 import platform
 import subprocess
@@ -7,6 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE = -1, -3, 1 << 20  # glibc's names of its settings; bytes
 _LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "safetensors", "numpy", "bitsandbytes")
 
 
@@ -63,6 +66,39 @@ def memory_gb() -> float | None:
     except (OSError, ValueError):
         return None
     return round(size / 2**30, 1)
+
+
+def resident_gb(*, peak: bool = False) -> float | None:
+    """Memory of this process now, or the most since it began or ``forget_peak``, GiB; None where none tells."""
+    told = _field("/proc/self/status", "VmHWM" if peak else "VmRSS")
+    return int(told.split()[0]) / 2**20 if told else None
+
+
+def forget_peak() -> bool:
+    """Starts ``resident_gb(peak=True)`` anew; whether the kernel allows it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def return_large_blocks() -> None:
+    """Lets the C library give large blocks back as soon as they are free, so that memory is what is in use.
+
+    Otherwise it keeps them and cuts them up. Beside the alignment that ``bmrl/__init__.py`` asks for, it takes some
+    more time of the kernel: the pages of each block are new ones.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library than glibc
+        library = ctypes.CDLL(None)
+        library.mallopt(M_MMAP_THRESHOLD, LARGE)
+        library.mallopt(M_TRIM_THRESHOLD, 4 * LARGE)
+
+
+def return_free_memory() -> None:
+    """Gives what the C library keeps of freed blocks back to the system, which it would not always find again."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _gpus() -> list[str]:

@@ -7,13 +7,17 @@ from typing import Any, Literal
 
 from bmrl import packaged, run_folder
 from bmrl.baselines import BASELINES
-from bmrl.check import refuse_missing, writes_plain
+from bmrl.check import refuse_missing
 from bmrl.envs import beyond_own_limit, names
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import gguf_problem, recipes_path
+from bmrl.files import recipes_path
+from bmrl.models import PACKAGES, problem, writes_plain
+from bmrl.models import find as find_model
 from bmrl.recipe import Recipe, unknown_splits
 from bmrl.recipe import load as load_recipe
 from bmrl.strict import is_number, loads
+
+EXPORTED = "bmrl_recipe.json"  # settings of the run that an exported policy is of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ def find(
     """What a name means.
 
     Args:
-        target: run folder or checkpoint in it, recipe, adapter folder, model folder, GGUF file, hub id, ``pocket`` or
+        target: run folder or checkpoint in it, recipe, adapter folder, name of a model (`bmrl.models`) or
             a baseline; None takes the newest run in ``runs/``, or ``pocket`` without one.
         checkpoint: of a run: ``last``, ``best`` (by the area under the curves the run measured), or a step.
         split: one that is to be played; checked where the embedded games are.
@@ -119,25 +123,23 @@ def _find(target: str, checkpoint: str) -> Target:
         base = _read_json(path / "adapter_config.json", "copy the adapter again").get("base_model_name_or_path")
         if not base:
             raise UsageError(f"{path}: adapter_config.json names no base model; set base_model_name_or_path in it")
-        return Target(path.resolve().name, "adapter", _settings(str(base), chat=not writes_plain(str(base))), path)
-    hub_id = target.count("/") == 1 and not path.exists() and not path.parent.exists()
+        recipe = _exported(path, str(base)) or _settings(str(base), chat=not writes_plain(str(base)))
+        return Target(path.resolve().name, "adapter", recipe, path)
     if target in BASELINES:
         return Target(target, "baseline", _settings("pocket"))
-    if target == "pocket":
-        return Target(target, "model", _settings(target))
-    if target.endswith(".gguf"):
-        if (problem := gguf_problem(target)) is not None:
-            raise UsageError(problem)
-        return Target(path.name, "model", _settings(target, chat=True))
-    if hub_id:
-        return Target(target, "model", _settings(target, chat=True))
-    if (path / "config.json").is_file():
-        return Target(path.resolve().name, "model", _settings(target, chat=not writes_plain(target)))
-    known = ", ".join(("pocket", *BASELINES))
-    raise UsageError(
-        f"{target}: neither a run, a recipe, an adapter or model folder, a .gguf file, a hub id (owner/name) nor one "
-        f"of {known}"
-    )
+    source = find_model(target)
+    if (source.kind == "folder" and not (path / "config.json").is_file()) or (
+        source.kind == "hub" and "/" not in target
+    ):
+        known = ", ".join(("pocket", *PACKAGES, *BASELINES))
+        raise UsageError(
+            f"{target}: neither a run, a recipe, an adapter or model folder, a .gguf file, an installed package with "
+            f"one, a hub id (owner/name) nor one of {known}"
+        )
+    if source.kind in ("gguf", "package") and (wrong := problem(source)) is not None:
+        raise UsageError(wrong)
+    name = path.resolve().name if source.kind in ("folder", "gguf") else target
+    return Target(name, "model", _exported(path, target) or _settings(target, chat=not writes_plain(target)))
 
 
 def _names_recipe(target: str) -> bool:
@@ -164,6 +166,20 @@ def _settings(model: str, *, chat: bool = False) -> Recipe:
         section = section.model_copy(update={"context_tokens": sizes.model.context_tokens})
         rollout = rollout.model_copy(update={"turn_tokens": sizes.rollout.turn_tokens})
     return recipe.model_copy(update={"model": section, "rollout": rollout})
+
+
+def _exported(folder: Path, model: str) -> Recipe | None:
+    """The settings that `bmrl export` left beside a policy, those of its run; None where there are none."""
+    path = folder / EXPORTED
+    if not path.is_file():
+        return None
+    hint = "remove it to play with the settings of the quickstart"
+    try:
+        recipe = Recipe.model_validate(_read_json(path, hint))
+    except ValueError as error:  # pydantic's is one
+        raise BmrlError(f"{path}: no recipe of this bmrl; {hint}") from error
+    section = recipe.model.model_copy(update={"name": model, "new": None, "adapter": None})
+    return recipe.model_copy(update={"model": section})
 
 
 def _resolved(folder: Path) -> Recipe:

@@ -20,6 +20,7 @@ from bmrl.policy import Policy, reference, token_logprobs
 from bmrl.rollout import Waited, rollout
 from bmrl.sampler import LiveSampler
 from bmrl.seeds import python_stream, stream
+from bmrl.system import return_free_memory
 from bmrl.types import ERRORS, EndReason, Episode, Play
 
 
@@ -122,6 +123,9 @@ def train_step(
         poll=poll,
     )
     rolled = time.perf_counter()
+    counters = sampler.counters
+    del sampler  # and with it the cache and the graphs: the update needs their memory
+    return_free_memory()
 
     size = len(plan[0])
     groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
@@ -134,7 +138,6 @@ def train_step(
     )
     learned = update_policy(player.policy, optimizer, rows, update, poll=poll) if rows else {}
 
-    counters = sampler.counters
     return episodes, {
         **rollout_metrics(episodes),
         **learned,

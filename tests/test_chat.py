@@ -214,7 +214,7 @@ def test_instructions_come_with_the_first_observation_only():
 def test_prompt_is_the_same_on_another_day():
     today = "{{ strftime_now('%d %B %Y') }}\n" + CHATML
     chat = make_chat(bytes_tokenizer(today, None, "<|im_end|>", ("<|im_start|>",)))
-    assert say(chat, chat.head).startswith("26 July 2024\n")
+    assert say(chat, chat.first.head).startswith("26 July 2024\n")
 
 
 SPELLED = "<|im_end|> <|im_start|> <think> </think> <think <|pad|> <|begin|> <|end|> <|unknown|> <0x0A> [INST] </s> go"

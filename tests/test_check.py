@@ -5,14 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from bmrl.check import Sizes, fit, has_gpu, missing, on_disk, refuse_missing, start_backend, summary
+from bmrl.check import has_gpu, missing, refuse_missing, report, start_backend, summary
+from bmrl.context import Sizes, fit
 from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
+from bmrl.models import find
 from bmrl.recipe import Recipe, load
 
 
 def recipe(name: str, *overrides: str) -> Recipe:
     return load(recipes_path(f"{name}.yaml"), overrides)
+
+
+def put_model(folder: Path) -> None:
+    """The files of a model, as far as they are looked at without torch."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text('{"model_type": "llama", "vocab_size": 9}')
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": {"a": 0, "b": 8}}, "added_tokens": []}')
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
 
 
 @pytest.fixture
@@ -49,8 +60,8 @@ def test_the_largest_budget_that_fits_is_named() -> None:
 
 
 def test_listed_commands_take_room() -> None:
-    plain = fit(recipe("alfworld_mix", "env.args.admissible=false"))
-    listed = fit(recipe("alfworld_mix"))
+    plain = fit(recipe("alfworld_mix"))
+    listed = fit(recipe("alfworld_mix", "env.args.admissible=true"))
     assert listed.typical_turns < plain.typical_turns
 
 
@@ -63,7 +74,7 @@ def test_the_embedded_recipes_need_nothing(bare: Path) -> None:
 def test_what_a_bare_machine_lacks(bare: Path) -> None:
     lines = missing(recipe("alfworld_mix"))
     assert lines[0] == "no NVIDIA GPU is visible, which the recipe needs (model.dtype: bfloat16)"
-    assert ("hub model Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct") in lines
+    assert "model.name: Qwen/Qwen2.5-1.5B-Instruct is not on this disk: hf download Qwen/Qwen2.5-1.5B-Instruct" in lines
     assert "model.adapter: there is no runs/alfworld_sft/adapter yet; train it first" in lines
     with pytest.raises(BmrlError) as refused:
         refuse_missing(recipe("alfworld_mix"))
@@ -72,12 +83,12 @@ def test_what_a_bare_machine_lacks(bare: Path) -> None:
 
 
 def test_a_model_in_the_cache_is_found(bare: Path) -> None:
-    assert not on_disk("a/b")
+    assert find("a/b").path is None
     snapshot = bare / "hub" / "models--a--b" / "snapshots" / "123"
     snapshot.mkdir(parents=True)
-    assert not on_disk("a/b")  # a download that never finished
-    (snapshot / "config.json").write_text("{}", encoding="utf-8")
-    assert on_disk("a/b")
+    assert find("a/b").path is None  # a download that never finished
+    put_model(snapshot)
+    assert find("a/b").path == snapshot
     here = recipe("quickstart", "model.name=a/b", "model.dtype=float32")
     assert missing(here) == []
 
@@ -94,7 +105,7 @@ def test_local_models_and_adapters_are_looked_for(bare: Path) -> None:
         "model.name: ./m is no model folder: it has no config.json",
         "model.adapter: runs/x is no adapter folder and no finished run",
     ]
-    (bare / "m" / "config.json").touch()
+    put_model(bare / "m")
     (bare / "runs" / "x" / "adapter" / "adapter_config.json").touch()
     assert missing(recipe("quickstart", *overrides)) == []
 
@@ -117,6 +128,15 @@ def test_hidden_devices_are_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     for hidden in ("", "-1"):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
         assert not has_gpu()
+
+
+def test_tokens_of_a_step_and_of_the_run_are_told() -> None:
+    lines = summary(recipe("alfworld_mix"))
+    # 16 x (250 + 8 x 13.5 x 38), 128 x 14.5 x 14, 128 x (250 + 13.5 x 38 + 14.5 x 14)
+    assert "tokens    a step reads 69,664, writes 25,984, trains on 123,648, at most, by estimate" in lines
+    (run,) = [line for line in summary(recipe("pocket_sft")) if line.startswith("tokens")]
+    assert run.startswith("tokens    a run trains on ")
+    assert report(recipe("alfworld_mix"))["tokens"]["step"]["trained"] == 123_648
 
 
 def test_what_four_bits_and_backends_need(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:

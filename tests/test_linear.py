@@ -2,10 +2,13 @@
 
 import functools
 import sys
+from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 import tiny
 import torch
+from gpu_models import SHAPES, TINY, make
 
 from bmrl.policy import for_sampling, reference, swapped, token_logprobs, with_new_adapter
 
@@ -149,3 +152,18 @@ def test_swapped_layers_are_as_before_also_after_an_error(dtype, monkeypatch):
         _ = 1 / 0
     assert [vars(module).get("forward") for module in policy.model.modules()] == own
     assert all(torch.equal(one, other) for one, other in zip(outcome(policy), before, strict=True))
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is None, reason="needs bitsandbytes")
+def test_adapters_on_four_bit_layers_are_computed_apart_too():
+    shape = replace(SHAPES[1], sizes=TINY)
+    policy = make(shape, torch.device("cpu"), rank=4, context_tokens=64)
+    assert {type(layer).__name__ for layer, _ in for_sampling(policy)} == {"Linear4bit", "Linear"}
+    policy.model.eval()
+    with torch.no_grad():
+        plain = policy.hidden(input_ids=IDS, use_cache=False)
+        with swapped(for_sampling(policy)):
+            quick = policy.hidden(input_ids=IDS, use_cache=False)
+    # Two layers of seven with an adapter, and the output layer; both in float32.
+    assert len(for_sampling(policy)) == 15
+    torch.testing.assert_close(quick, plain, atol=1e-4, rtol=1e-4)

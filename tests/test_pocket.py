@@ -11,6 +11,7 @@ import pytest
 
 from bmrl.errors import BmrlError
 from bmrl.files import data_path, recipes_path
+from bmrl.models import source as models
 from bmrl.policy import load
 from bmrl.recipe import load as recipe_from
 
@@ -28,7 +29,7 @@ def test_damaged_weights_are_named(tmp_path, monkeypatch):
     weights = bytearray((tmp_path / "pocket" / "model.safetensors").read_bytes())
     weights[-1000] ^= 1
     (tmp_path / "pocket" / "model.safetensors").write_bytes(weights)
-    monkeypatch.setattr(sys.modules["bmrl.policy.load"], "data_path", lambda *parts: tmp_path.joinpath(*parts))
+    monkeypatch.setattr(models, "data_path", lambda *parts: tmp_path.joinpath(*parts))
     with pytest.raises(BmrlError, match=r"model\.safetensors has sha256 .*; reinstall bmrl"):
         load("pocket", dtype="float32")
     for text in ("", "{", "[]", "{}"):

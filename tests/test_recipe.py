@@ -99,8 +99,8 @@ BAD = [
     ),
     (
         "model: {name: null}",
-        "r.yaml:4: model.name: expected text, got null; hub id, local model folder, .gguf file, or `pocket`, "
-        "the embedded policy; a label when `new` is given (default pocket)",
+        "r.yaml:4: model.name: expected text, got null; hub id, local model folder, .gguf file, "
+        "installed package that carries one (`smollm2-135m`), or `pocket`, the embedded policy; a label when `new` is given (default pocket)",
     ),
     (
         "lora: {targets: 3}",

@@ -1,5 +1,6 @@
 """From episodes to a gradient: who is trained on, and that memory knobs never change it."""
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ import tiny
 import torch
 
 from bmrl.batch import Row, collate, make_rows, micro_batches, reward
+from bmrl.envs.base import Task
+from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
 from bmrl.policy import add_reference, reference, token_logprobs, with_adapter
-from bmrl.trainer import Update, rollout_metrics, update_policy
-from bmrl.types import EndReason, Episode, Turn
+from bmrl.trainer import Player, Update, rollout_metrics, train_step, update_policy
+from bmrl.types import EndReason, Episode, Play, Turn
 
 CHAT = tiny.chat()
 STOP = next(iter(CHAT.stop_ids))
@@ -263,3 +266,31 @@ def test_rollout_metrics():
     assert metrics["invalid_share"] == pytest.approx(1 / 6)
     assert metrics["end_success"] == metrics["end_budget"] == metrics["end_context"] == pytest.approx(1 / 3)
     assert metrics["step_turns"] == 6
+
+
+def test_the_cache_of_the_rollout_is_gone_when_the_update_begins(monkeypatch):
+    made, found = [], []
+
+    class Watched(Player):
+        def sampler(self):
+            sampler = Player.sampler(self)
+            made.append(weakref.ref(sampler))
+            return sampler
+
+    monkeypatch.setattr("bmrl.trainer.update_policy", lambda *_, **__: found.append(made[0]()) or {})
+    group = [Play(1, 0, n, Task("task-8", "corridor", data=8), "train", 0, 2 + 2 * n) for n in range(4)]
+    with Pool("corridor", {}, workers=0, timeout_s=5, slots=4, make=tiny.make) as pool:
+        player = Watched(tiny.policy(), CHAT, pool, 4, 3, 512, "none")
+        train_step(
+            [group],
+            player,
+            None,
+            UPDATE,
+            reward_success=1.0,
+            reward_invalid_action=0.0,
+            reward_turn=-0.1,  # unequal numbers of turns: the group has a signal
+            max_error_share=0.0,
+            on_episode=lambda _: None,
+            poll=lambda: None,
+        )
+    assert found == [None]

@@ -12,7 +12,9 @@ from bmrl import __version__
 from bmrl.cli.clicks import Command, Group, problems
 from bmrl.cli.compare import compare
 from bmrl.cli.diagnose import diagnose
+from bmrl.cli.doctor import doctor
 from bmrl.cli.evaluate import evaluate
+from bmrl.cli.export import export
 from bmrl.cli.games import games
 from bmrl.cli.play import play
 from bmrl.cli.recipes import check, new, recipes
@@ -31,7 +33,7 @@ def bmrl(debug: bool) -> None:
     """
 
 
-for _command in (train, sft, evaluate, compare, diagnose, report, check, recipes, new, play, games):
+for _command in (train, sft, evaluate, compare, diagnose, report, check, doctor, recipes, new, play, games, export):
     bmrl.add_command(_command)
 # The same command under its first name.
 games.add_command(

@@ -9,24 +9,32 @@ from bmrl.cli.clicks import Command
 from bmrl.cli.options import JSON, RECIPE, SET
 
 
-@click.command(cls=Command, epilog="Example: bmrl check recipes/alfworld_mix.yaml --set seed=1")
+@click.command(cls=Command, epilog="Example: bmrl check recipes/alfworld_mix.yaml --vram 24")
 @RECIPE
 @SET
+@click.option(
+    "--vram",
+    "vram_gb",
+    type=click.FloatRange(min=0, min_open=True, max=10_000),
+    metavar="GB",
+    help="Memory of a card; say whether the recipe fits into it, and what to change if not.",
+)
 @JSON
-def check(recipe: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Say whether a recipe is valid, what it asks for, and what is missing.
+def check(recipe: str, overrides: tuple[str, ...], vram_gb: float | None, as_json: bool) -> None:
+    """Say whether a recipe is valid, what it asks for, what memory it takes, and what is missing.
 
-    Exit code 0 means that the recipe is valid, even where this machine cannot run it.
+    Exit code 0 means that the recipe is valid, even where this machine cannot run it; with --vram, that it fits,
+    too. 1: it does not fit.
     """
     from bmrl import check as checks
     from bmrl import packaged
     from bmrl.recipe import load
 
     valid = load(packaged.find(recipe), overrides)
-    if as_json:
-        click.echo(json.dumps(checks.report(valid)))
-    else:
-        click.echo("\n".join(checks.summary(valid)))
+    found = checks.report(valid, vram_gb)
+    click.echo(json.dumps(found) if as_json else "\n".join(checks.summary(valid, found)))
+    if found["fits"] is False:
+        click.get_current_context().exit(1)
 
 
 @click.command(cls=Command, epilog="Example: bmrl recipes")

@@ -1,13 +1,14 @@
 """`bmrl train` and `bmrl sft`."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
 from bmrl.cli.clicks import Command
-from bmrl.cli.options import RECIPE, RESUME, RUN, SET
-from bmrl.errors import UsageError
+from bmrl.cli.options import JSON, RECIPE, RESUME, RUN, SET
+from bmrl.errors import BmrlError, UsageError
 
 
 @click.command(cls=Command, epilog="Example: bmrl train recipes/quickstart.yaml --set train.steps=3")
@@ -15,8 +16,39 @@ from bmrl.errors import UsageError
 @SET
 @RUN
 @RESUME
-def train(recipe: str, overrides: tuple[str, ...], run_dir: Path | None, resume: bool) -> None:
-    """Train by reinforcement learning and print the run folder."""
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only rehearse the fullest rollout and update, and hold their memory against the estimate; write nothing.",
+)
+@click.option(
+    "--vram",
+    "vram_gb",
+    type=click.FloatRange(min=0, min_open=True, max=10_000),
+    metavar="GB",
+    help="With --dry-run: memory that may be used; all there is by default.",
+)
+@JSON
+def train(
+    recipe: str,
+    overrides: tuple[str, ...],
+    run_dir: Path | None,
+    resume: bool,
+    dry_run: bool,
+    vram_gb: float | None,
+    as_json: bool,
+) -> None:
+    """Train by reinforcement learning and print the run folder.
+
+    With --dry-run, print the memory and the time that one step takes at most. Exit code 1: it does not fit.
+    """
+    if dry_run:
+        if run_dir is not None or resume:
+            raise UsageError("--dry-run writes no run; leave out --run and --resume")
+        _rehearse(recipe, overrides, vram_gb, as_json)
+        return
+    if vram_gb is not None or as_json:
+        raise UsageError("--vram and --json go with --dry-run")
     _train("train", recipe, overrides, run_dir, resume)
 
 
@@ -55,3 +87,24 @@ def _train(kind: str, name: str, overrides: Sequence[str], run_dir: Path | None,
 
     start = run.train if kind == "train" else run.sft
     click.echo(start(recipe, source=source, run_dir=run_dir, resume=resume))
+
+
+def _rehearse(name: str, overrides: Sequence[str], vram_gb: float | None, as_json: bool) -> None:
+    from bmrl import packaged
+    from bmrl.check import refuse_missing, start_backend
+    from bmrl.recipe import load
+
+    recipe = load(packaged.find(name), overrides)
+    if recipe.train is None:
+        raise UsageError(f"{name} has no `train` section; a dry run is one of reinforcement learning")
+    refuse_missing(recipe)
+    start_backend(recipe)
+    from bmrl.run.dry_run import dry_run, summary
+
+    found = dry_run(recipe, vram_gb=vram_gb)
+    click.echo(json.dumps(found) if as_json else "\n".join(summary(found)))
+    if not found["fits"]:
+        raise BmrlError(
+            f"{recipe.name} took {found['peak_gb']:.2f} GB, above {found['memory_gb']:.2f} GB; "
+            f"bmrl check {name} --vram {found['memory_gb']:g} says what to change"
+        )

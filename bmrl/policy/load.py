@@ -1,9 +1,6 @@
 """Models: found, read and checked; made from nothing; written."""
 
-import hashlib
-import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +10,11 @@ from torch import nn
 
 from bmrl.atomic import disk_errors, sync_folder, temporary_suffix
 from bmrl.errors import BmrlError, UsageError
-from bmrl.files import data_path, gguf_problem
+from bmrl.models import find
 from bmrl.policy import quantized, unsloth
 from bmrl.policy.model import Policy, one_line, seeded
 from bmrl.policy.packed import with_packing
+from bmrl.policy.read import quiet, read
 
 # Standard deviation of a new model's embeddings: well above what one layer adds to them.
 EMBEDDING_STD = 0.5
@@ -25,28 +23,6 @@ EMBEDDING_STD = 0.5
 def best_device() -> torch.device:
     """The CUDA card if there is one."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def locate(name: str) -> str:
-    """The folder or hub id behind a model name; ``pocket`` is the embedded policy."""
-    if name != "pocket":
-        return name
-    folder = data_path("pocket")
-    if not (folder / "model.safetensors").is_file():
-        raise BmrlError(
-            "data/pocket/model.safetensors is missing; reinstall bmrl, or train the pocket policy with: "
-            "bmrl sft recipes/pocket_sft.yaml"
-        )
-    found = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    try:
-        told = str(json.loads((folder / "card.json").read_text())["sha256"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BmrlError("data/pocket/card.json is missing or damaged; reinstall bmrl") from error
-    if found != told:
-        raise BmrlError(
-            f"data/pocket/model.safetensors has sha256 {found[:12]}, card.json says {told[:12]}; reinstall bmrl"
-        )
-    return str(folder)
 
 
 def load(
@@ -61,7 +37,7 @@ def load(
     """Loads a model without an adapter; its weights are frozen only once an adapter is added.
 
     Args:
-        name: ``pocket``, a local folder, a ``.gguf`` file, whose weights are made whole again, or a hub id.
+        name: see `bmrl.models.find`; weights in a ``.gguf`` file are made whole again.
         dtype: ``float32`` or ``bfloat16``.
         quantization: ``none`` or ``nf4`` (bitsandbytes, double quantization).
         gradient_checkpointing: recompute activations in the backward pass.
@@ -71,14 +47,13 @@ def load(
         UsageError: the model is of a kind that does not work here.
         BmrlError: the model is not there, or its files are damaged.
     """
-    _quiet()
+    quiet()
     device = device or best_device()
-    where = locate(name)
     options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
     if quantization == "nf4":
         options["quantization_config"] = quantized.settings(dtype)
         options["device_map"] = {"": device}
-    tokenizer, causal = _read(name, where, options, backend, device)
+    tokenizer, causal = read(find(name), options, backend, device)
     if quantization == "nf4":
         quantized.keep_order(causal, name)
     else:
@@ -90,77 +65,6 @@ def load(
     if gradient_checkpointing:
         causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return policy
-
-
-def _read(name: str, where: str, options: dict[str, Any], backend: str, device: torch.device) -> tuple[Any, Any]:
-    """Tokenizer and model of a folder, GGUF file or hub id; everything that is wrong with them is one line."""
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-
-    file: dict[str, str] = {}
-    if where.endswith(".gguf"):
-        if backend == "unsloth":
-            raise UsageError(f"model.backend: unsloth does not read {name}; set model.backend=transformers")
-        if (problem := gguf_problem(where)) is not None:
-            raise BmrlError(f"model.name: {problem}")
-        path = Path(where).expanduser()
-        where, file = str(path.parent), {"gguf_file": path.name}
-    try:
-        config = AutoConfig.from_pretrained(where, **file)
-        _check_kind(name, config)
-        # SDPA leaves out the capping of attention scores (Gemma 2).
-        capped = getattr(config.get_text_config(), "attn_logit_softcapping", None)
-        tokenizer = AutoTokenizer.from_pretrained(where, **file)
-        read = AutoModelForCausalLM.from_pretrained
-        if backend == "unsloth":
-            read = partial(unsloth.from_pretrained, config=config, device=device)
-        causal, found = read(
-            where,
-            attn_implementation="eager" if capped else "sdpa",
-            use_safetensors=True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, with the name
-            **file,
-            **options,
-        )
-    except BmrlError:
-        raise
-    except Exception as error:  # hub, tokenizer, config and safetensors errors have no common class
-        if Path(where).is_dir():
-            problem = one_line(error).replace(where, str(Path(name).parent) if file else name)
-            raise BmrlError(f"model.name: {name} cannot be loaded: {problem}; are its files complete?") from error
-        raise BmrlError(
-            f"model.name: {name} is neither on this disk nor to be had from the hub; without network run: "
-            "bmrl train recipes/quickstart.yaml"
-        ) from error
-    # transformers would go on with random weights in their place.
-    if odd := sorted(found["missing_keys"]) or sorted(key for key, *_ in found["mismatched_keys"]):
-        raise BmrlError(
-            f"model.name: {name} cannot be loaded: its weights do not fit its config.json; {odd[0]} is "
-            f"{'missing' if found['missing_keys'] else 'of another shape'}; download the model again"
-        )
-    if file:  # whole weights, whatever the configuration remembers of their quantization
-        causal.hf_quantizer, causal.is_quantized = None, False
-        causal.config.__dict__.pop("quantization_config", None)
-    return tokenizer, causal
-
-
-def _check_kind(name: str, config: Any) -> None:
-    """Refuses kinds of models that the sampler's cache of keys and values cannot serve."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
-
-    kind = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    layers = set(getattr(config.get_text_config(), "layer_types", None) or ())
-    if kind is None or config.is_encoder_decoder:
-        reason = "is no decoder-only language model"
-    elif kind._is_stateful or layers - {"full_attention", "sliding_attention"}:
-        reason = "remembers more than keys and values (Mamba, hybrids, linear or chunked attention)"
-    elif not kind._supports_sdpa:
-        reason = "has an attention that torch's scaled_dot_product_attention cannot do"
-    else:
-        return
-    raise UsageError(
-        f"model.name: {name} ({config.model_type}) {reason}; use a decoder such as Llama, Qwen2.5, Qwen3 or Gemma"
-    )
 
 
 def _check_logits(policy: Policy) -> None:
@@ -176,17 +80,6 @@ def _check_logits(policy: Policy) -> None:
             f"model.name: {policy.name} ({policy.causal.config.model_type}) gives other logits than its output layer; "
             "it cannot be trained here"
         )
-
-
-def _quiet() -> None:
-    # Its bars and reports would break our own display; what it reports is checked here.
-    import logging as std
-
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    logging.set_verbosity_error()
-    std.getLogger("huggingface_hub").setLevel(std.ERROR)  # one line of ours says it, not each of its retries
 
 
 def new_model(
@@ -239,7 +132,7 @@ def save_model(policy: Policy, folder: Path, *, dtype: str) -> None:
     Raises:
         BmrlError: the disk is full or forbidden.
     """
-    _quiet()
+    quiet()
     new, old = (folder.with_name(folder.name + temporary_suffix()) for _ in range(2))
     try:
         with disk_errors(folder.name):

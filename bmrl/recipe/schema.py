@@ -38,7 +38,7 @@ class NewModel(Section):
 
 
 class ModelSection(Section):
-    name: str = Field("pocket", min_length=1, description="hub id, local model folder, .gguf file, or `pocket`, the embedded policy; a label when `new` is given")
+    name: str = Field("pocket", min_length=1, description="hub id, local model folder, .gguf file, installed package that carries one (`smollm2-135m`), or `pocket`, the embedded policy; a label when `new` is given")
     new: NewModel | None = Field(None, description="sizes of a model trained from nothing (supervised recipes only)")
     backend: Literal["auto", "transformers", "unsloth"] = Field("auto", description="library that loads the model and computes the update; `auto` takes unsloth on a CUDA card where it is installed and knows the model, see backends.md")
     quantization: Literal["none", "nf4"] = Field("none", description="4-bit base weights through bitsandbytes (CUDA or CPU), or none")
@@ -107,7 +107,7 @@ class RolloutSection(Section):
     group_size: Annotated[int, Field(ge=2, le=4096)] = Field(8, description="episodes per group, same task and same budget")
     turn_tokens: Annotated[int, Field(ge=1, le=65_536)] = Field(32, description="most tokens of one turn's action")
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="sampling temperature in training")
-    kv_cache_gb: Literal["auto"] | Annotated[float, Field(gt=0)] = Field("auto", description="memory for the KV cache of the episodes in flight, GiB; decides how many of `context_tokens` fit, and so play at once. `auto`: half of what the GPU has free beside the model, or a quarter of the machine's memory; chosen once for a run")
+    kv_cache_gb: Literal["auto"] | Annotated[float, Field(gt=0)] = Field("auto", description="memory for the KV cache of the episodes in flight, GiB; decides how many of `context_tokens` fit, and so play at once. `auto`: what a card has left beside the model and the forwards of the rollout, but no more than the episodes of a step can use, or a quarter of the machine's memory; chosen once for a run, see memory.md")
     cuda_graphs: bool = Field(True, description="decode in captured CUDA graphs, in fixed shapes; where a model cannot be captured, decoding goes on without. On a CPU it changes nothing")
     max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which the run stops, nats")
 
@@ -165,6 +165,7 @@ class SftSection(Section):
     noise: Share = Field(0.0, description="probability that a random action is forced before the expert's; shown, not imitated")
     max_turns: Turns = Field(50, description="longest demonstration, turns")
     batch_tokens: Positive = Field(8192, description="tokens per optimizer step")
+    micro_batch_tokens: Positive = Field(8192, description="most tokens of demonstrations in one forward, a longer one goes alone; time and memory only, never the gradient")
     observation_weight: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the loss on observations, beside 1 for actions")
     announce: list[Announce] = Field(["none"], min_length=1, description="forms in which budgets are announced, drawn per demonstration")
 

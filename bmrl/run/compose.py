@@ -1,11 +1,14 @@
 """Objects from a recipe's sections."""
 
 import sys
+from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from bmrl import architecture, memory
 from bmrl.backend import choose
 from bmrl.chat import Chat, make_chat
 from bmrl.envs.pool import Pool
@@ -81,20 +84,38 @@ def make_pool(recipe: Recipe, slots: int) -> Pool:
     return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
 
 
-def chat_for(recipe: Recipe, policy: Policy) -> Chat:
+def chat_for(recipe: Recipe, tokenizer: Any) -> Chat:
     """How the policy is spoken to in the recipe's environment."""
     from bmrl.envs import instructions
 
     return make_chat(
-        policy.tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
+        tokenizer, think=recipe.chat.think, system=recipe.chat.system, instructions=instructions(recipe.env.name)
     )
+
+
+def rows_at_once(recipe: Recipe, policy: Policy, *, vram_gb: float | None = None) -> int:
+    """How many episodes a run plays at once; a run chooses it once.
+
+    Args:
+        vram_gb: take a card to have no more memory than this, GiB.
+
+    Raises:
+        UsageError: the cache has not even room for one.
+    """
+    episodes = memory.in_flight(recipe)
+    if recipe.rollout.kv_cache_gb == "auto" and policy.device.type == "cuda":
+        with suppress(BmrlError):  # an architecture of which nothing is estimated: half of what is free
+            figures = architecture.parse(policy.causal.config.to_dict(), policy.name)
+            return memory.most_rows(recipe, figures, min(_card_gb(policy.device), vram_gb or inf), cpu=False)
+    held = cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens)
+    return min(episodes, held)
 
 
 def cache_rows(policy: Policy, *, kv_cache_gb: float | str, context_tokens: int) -> int:
     """How many episodes of full length the KV cache may hold at once.
 
     Args:
-        kv_cache_gb: GiB, or ``auto``.
+        kv_cache_gb: GiB, or ``auto``: half of what a card has free, a quarter of a computer's memory.
 
     Raises:
         UsageError: not even one.
@@ -125,6 +146,12 @@ def _free_gb(device: torch.device) -> float:
     return (memory_gb() or 8.0) / 4
 
 
+def _card_gb(device: torch.device) -> float:
+    """GiB of a card that are this program's, or free for it."""
+    free = float(torch.cuda.mem_get_info(device)[0]) + torch.cuda.memory_reserved(device)
+    return free / 2**30 + memory.CUDA_PROGRAM_GB
+
+
 def tell_of_another_world(recipe: Recipe, policy: Policy) -> None:
     """A line for a small model that was trained for one environment and is to play in another."""
     name, world = recipe.model.name, recipe.env.name
@@ -139,7 +166,7 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
     tell_of_another_world(recipe, policy)
     return Player(
         policy=policy,
-        chat=chat_for(recipe, policy),
+        chat=chat_for(recipe, policy.tokenizer),
         pool=pool,
         rows=rows,
         turn_tokens=recipe.rollout.turn_tokens,

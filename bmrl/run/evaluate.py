@@ -164,7 +164,7 @@ def load_policy(target: Target) -> tuple[Policy, str | None]:
     if target.kind == "recipe":
         return starting_policy(recipe), None
     if target.kind != "run" or folder is None:
-        policy = load(recipe.model.name, dtype=recipe.model.dtype)
+        policy = load(recipe.model.name, dtype=recipe.model.dtype, quantization=recipe.model.quantization)
         return (policy if folder is None else with_adapter(policy, folder)), None
     if target.step is None:
         newest = checkpoints.latest(folder / "checkpoints")

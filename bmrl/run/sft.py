@@ -25,6 +25,7 @@ from bmrl.run.progress import Progress
 from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
 from bmrl.seeds import python_stream, stream
 from bmrl.sft import Example, batches, example, sft_step
+from bmrl.system import return_large_blocks
 from bmrl.trackers import Trackers
 
 # Checkpoints of a supervised run: every so many steps, and how many stay.
@@ -37,6 +38,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     if recipe.sft is None:
         raise UsageError("the recipe has no `sft` section; a reinforcement learning one runs with: bmrl train RECIPE")
     refuse_missing(recipe)
+    return_large_blocks()
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
     with interruptible() as poll:
@@ -164,7 +166,7 @@ def _loop(recipe: Recipe, folder: Path, policy: Policy, rows: Sequence[Example],
                         policy,
                         optimizer,
                         [rows[i] for i in plan[loop.step]],
-                        micro_batch_tokens=settings.batch_tokens,
+                        micro_batch_tokens=settings.micro_batch_tokens,
                         max_grad_norm=o.max_grad_norm,
                     )
                 loop.step, loop.elapsed_s = step, time.monotonic() - began

@@ -16,14 +16,16 @@ from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.episodes import write_episodes
 from bmrl.errors import BmrlError, Interrupted, UsageError
+from bmrl.memory import in_flight
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe, TrainSection, resolved
-from bmrl.run.compose import cache_rows, make_player, make_pool, say, starting_policy
+from bmrl.run.compose import make_player, make_pool, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
+from bmrl.system import return_large_blocks
 from bmrl.target import best_step
 from bmrl.trackers import Trackers
 from bmrl.trainer import Player, Update, plan_step, train_step
@@ -60,9 +62,13 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
     if recipe.train is None:
         raise UsageError("the recipe has no `train` section; a supervised one runs with: bmrl sft RECIPE")
     refuse_missing(recipe)
+    return_large_blocks()
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
-    with interruptible() as poll, make_pool(recipe, slots=_episodes(recipe)) as pool:
+    with (
+        interruptible() as poll,
+        make_pool(recipe, slots=in_flight(recipe)) as pool,
+    ):
         tasks = pool.tasks(recipe.env.train_split)
         policy = starting_policy(recipe, run_dir if resume else None)
         poll()  # who stops it this early wants no run folder
@@ -100,11 +106,6 @@ def open_run(
     return folder
 
 
-def _episodes(recipe: Recipe) -> int:
-    """Most episodes that are in flight at once, whatever the memory."""
-    return max(recipe.rollout.tasks_per_step * recipe.rollout.group_size, 64)
-
-
 def _loop(
     recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Sequence[Task], poll: Callable[[], None]
 ) -> None:
@@ -119,15 +120,12 @@ def _loop(
         beta2=recipe.optimizer.beta2,
     )
     loop = restore(folder, policy, optimizer, names)
-    loop.rows = loop.rows or min(
-        _episodes(recipe),
-        cache_rows(policy, kv_cache_gb=recipe.rollout.kv_cache_gb, context_tokens=recipe.model.context_tokens),
-    )
+    loop.rows = loop.rows or rows_at_once(recipe, policy)
     player = make_player(recipe, policy, pool, rows=loop.rows)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
     trackers = Trackers(recipe.tracking, folder, resolved(recipe), loop.step, say)
-    update = _update(recipe)
+    update = update_settings(recipe)
     began = time.monotonic() - loop.elapsed_s
     groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
     say(
@@ -208,7 +206,8 @@ def stopped(stop: Interrupted, folder: Path, loop: Loop) -> Interrupted:
     return Interrupted(f"{stop}; {state}. Go on with --resume --run {folder}")
 
 
-def _update(recipe: Recipe) -> Update:
+def update_settings(recipe: Recipe) -> Update:
+    """What a recipe says of the update."""
     assert recipe.train is not None
     algorithm = recipe.algorithm
     return Update(
