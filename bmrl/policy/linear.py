@@ -44,9 +44,10 @@ def lay_out(policy: Policy) -> Policy:
 def for_sampling(policy: Policy) -> list[tuple[nn.Module, Forward]]:
     """Layers and what to compute in place of their ``forward``, see ``swapped``; copies of the weights of now.
 
-    Weights of 16 bit would round most of a small adapter away, and those of 4 bit all of it: there the adapter is
-    computed apart, in the model's own type, without a conversion on the way into and out of each layer. A layer
-    with an adapter of another kind than plain LoRA stays as it is, and one without that ``lay_out`` has been at.
+    Weights of 16 bit would round most of a small adapter away: there the adapter is computed apart, in the model's own
+    type, without a conversion on the way into and out of each layer. A layer with an adapter of another kind than plain
+    LoRA stays as it is, one of 4 bit too (in the model's type its adapter is farther from the update's: 0.064 nats
+    against 0.048 on SmolLM2-135M), and one without that ``lay_out`` has been at.
     """
     adapted, plain = _layers(policy)
     simple = [layer for layer in adapted if _plain_lora(layer)]
@@ -90,9 +91,7 @@ def _plain_lora(layer: Any) -> bool:
     """Whether its adapter is a product of two matrices and nothing else."""
     from peft.tuners.lora import Linear
 
-    # That of 4-bit layers is asked for by name: its module imports bitsandbytes.
-    known = isinstance(layer, Linear) or type(layer).__name__ == "Linear4bit"
-    return known and "default" not in layer.lora_variant and not layer.lora_bias["default"]
+    return isinstance(layer, Linear) and "default" not in layer.lora_variant and not layer.lora_bias["default"]
 
 
 class _Shared:
@@ -173,8 +172,7 @@ def _apart(layer: Any) -> Forward:
     if base.weight.dtype == torch.float32:
         weight, bias = base.weight + layer.get_delta_weight("default"), base.bias
         return lambda x: linear(x, weight, bias)
-    dtype = base.weight.dtype if base.weight.dtype.is_floating_point else base.compute_dtype
-    down, up = _low_rank(layer, dtype)
+    down, up = _low_rank(layer, base.weight.dtype)
     return lambda x: base(x) + linear(linear(x, down), up)
 
 
