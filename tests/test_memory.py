@@ -13,6 +13,7 @@ from bmrl import memory
 from bmrl.architecture import find, names, parse
 from bmrl.batch import Row
 from bmrl.cuda_graphs import LEAST_WIDTH
+from bmrl.errors import BmrlError
 from bmrl.files import recipes_path
 from bmrl.memory import advice, estimate
 from bmrl.memory import formulas as f
@@ -262,3 +263,24 @@ def test_rows_of_a_dry_run_are_whole():
 
     made = _Transcript([5, 6, 7, 8], [False, True, False, True], [-0.1, -0.2])
     assert made.row(3, 1.0) == Row((5, 6, 7), (False, True, False), (-0.1,), 1.0, 1.0)
+
+
+def test_a_card_that_is_too_small_is_told_before_a_model_is_loaded():
+    asked = recipe("alfworld_mix")
+    line = memory.too_small(asked, 8)
+    assert line.startswith("alfworld_mix takes ") and "this card has 8.0: --set " in line and "\n" not in line
+    overrides = [text for text in line.partition(": ")[2].split("--set ") if text]
+    assert memory.too_small(recipe("alfworld_mix", *(text.strip() for text in overrides)), 8) is None
+    assert memory.too_small(asked, 24) is None
+    assert "a card of " in memory.too_small(recipe("alfworld_7b_mix"), 1)
+    # What nothing is known of is tried.
+    assert memory.too_small(recipe("alfworld_mix", "model.name=nobody/nothing"), 1) is None
+
+
+def test_a_card_that_torch_cannot_use_is_no_reason_to_train_on_the_processor(monkeypatch):
+    from bmrl.run.compose import refuse_card
+
+    monkeypatch.setattr("bmrl.run.compose.has_gpu", lambda: True)
+    with pytest.raises(BmrlError, match=r"needs the NVIDIA GPU .* bmrl doctor alfworld_mix says which$"):
+        refuse_card(recipe("alfworld_mix"))
+    refuse_card(recipe("quickstart"))

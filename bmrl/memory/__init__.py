@@ -4,6 +4,17 @@
 """
 
 from bmrl.memory.estimate import CARD_GB, CUDA_PROGRAM_GB, Estimate, Part, estimate, figures, in_flight, most_rows
-from bmrl.memory.remedy import advice
+from bmrl.memory.remedy import advice, too_small
 
-__all__ = ["CARD_GB", "CUDA_PROGRAM_GB", "Estimate", "Part", "advice", "estimate", "figures", "in_flight", "most_rows"]
+__all__ = [
+    "CARD_GB",
+    "CUDA_PROGRAM_GB",
+    "Estimate",
+    "Part",
+    "advice",
+    "estimate",
+    "figures",
+    "in_flight",
+    "most_rows",
+    "too_small",
+]

@@ -24,6 +24,7 @@ GRAPH_LAYER_BYTES = 400_000
 # Blocks of the wrong size between others, as a share of all that torch allocates.
 CPU_MARGIN, CUDA_MARGIN = 0.04, 0.06
 
+MARGIN = "fragmentation margin"
 Phase = Literal["always", "rollout", "update"]
 
 
@@ -90,7 +91,7 @@ def estimate(recipe: Recipe, a: Architecture, *, vram_gb: float | None = None, c
     program = always[-1].gb
     used = {name: sum(p.gb for p in parts if p.phase in ("always", name)) - program for name in ("rollout", "update")}
     margin = (CPU_MARGIN if cpu else CUDA_MARGIN) * max(used.values())
-    parts.append(Part("fragmentation margin", margin, "always"))
+    parts.append(Part(MARGIN, margin, "always"))
     total = max(used.values()) + program + margin
     return Estimate(tuple(parts), total, "cpu" if cpu else "cuda", rows, vram_gb, total <= vram_gb if vram_gb else None)
 

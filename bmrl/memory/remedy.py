@@ -10,7 +10,8 @@ from bmrl import architecture
 from bmrl.architecture import Architecture
 from bmrl.budgets import largest
 from bmrl.context import fit
-from bmrl.memory.estimate import Estimate, estimate
+from bmrl.errors import BmrlError
+from bmrl.memory.estimate import MARGIN, Estimate, estimate, figures
 from bmrl.recipe import Recipe, resolved
 
 CARDS_GB = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 192)
@@ -40,6 +41,26 @@ def advice(recipe: Recipe, a: Architecture, vram_gb: float) -> tuple[list[str], 
         if least.fits:
             return _told(recipe, a, found, vram_gb), None
     return [], next((card for card in CARDS_GB if (e := _tried(recipe, a, taken, card)) and e.fits), None)
+
+
+def too_small(recipe: Recipe, card_gb: float) -> str | None:
+    """Why a card is too small for a recipe and what to do, in one line; None if it is not, or nothing tells.
+
+    The margin of the estimate does not count here: what may fit is tried.
+    """
+    try:
+        a = figures(recipe)
+    except BmrlError:
+        return None
+    found = estimate(recipe, a, vram_gb=card_gb)
+    least = max(found.phase("rollout"), found.phase("update")) - sum(p.gb for p in found.parts if p.name == MARGIN)
+    if least <= card_gb:
+        return None
+    overrides, larger = advice(recipe, a, card_gb)
+    fix = " ".join(f"--set {override}" for override in overrides)
+    if not fix:
+        fix = f"a card of {larger} GB would do" if larger else "no card would do"
+    return f"{recipe.name} takes {least:.1f} GB by estimate and this card has {card_gb:.1f}: {fix}"
 
 
 def _best(

@@ -9,7 +9,7 @@ from bmrl.policy.adapter import (
 )
 from bmrl.policy.continuations import continuation_logprobs
 from bmrl.policy.linear import Forward, for_sampling, swapped
-from bmrl.policy.load import load, new_model, save_model
+from bmrl.policy.load import best_device, load, new_model, save_model
 from bmrl.policy.logprobs import token_logprobs
 from bmrl.policy.model import Policy, seeded
 from bmrl.policy.packed import with_packing
@@ -18,6 +18,7 @@ __all__ = [
     "Forward",
     "Policy",
     "add_reference",
+    "best_device",
     "continuation_logprobs",
     "for_sampling",
     "load",

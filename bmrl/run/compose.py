@@ -11,9 +11,10 @@ import torch
 from bmrl import architecture, memory
 from bmrl.backend import choose
 from bmrl.chat import Chat, make_chat
+from bmrl.check import has_gpu, wants_gpu
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError, UsageError
-from bmrl.policy import Policy, add_reference, load, with_adapter, with_new_adapter
+from bmrl.policy import Policy, add_reference, best_device, load, with_adapter, with_new_adapter
 from bmrl.recipe import Recipe
 from bmrl.run_folder import backend_of
 from bmrl.seeds import stream
@@ -36,6 +37,28 @@ def adapter_folder(name: str) -> Path:
     if not folder.exists():
         raise BmrlError(f"model.adapter: {name} does not exist; run the warm start first, or set model.adapter=null")
     return folder
+
+
+def refuse_card(recipe: Recipe, *, small: bool = True) -> None:
+    """Refuses a recipe that this machine's card is not enough for, before a model is loaded.
+
+    Args:
+        small: whether the estimate decides, too; a rehearsal measures instead.
+
+    Raises:
+        BmrlError: there is a card and torch cannot use it, or it is too small.
+    """
+    if torch.cuda.is_available():
+        if not small:
+            return
+        total = torch.cuda.get_device_properties(best_device()).total_memory / 2**30
+        if (problem := memory.too_small(recipe, total)) is not None:
+            raise BmrlError(problem)
+    elif has_gpu() and (keys := wants_gpu(recipe)):
+        raise BmrlError(
+            f"{recipe.name} needs the NVIDIA GPU ({', '.join(keys)}), which torch {torch.__version__} cannot use: it "
+            f"was built for CPUs, or the driver is too old for it; bmrl doctor {recipe.name} says which"
+        )
 
 
 def starting_policy(recipe: Recipe, folder: Path | None = None) -> Policy:

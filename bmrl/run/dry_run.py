@@ -20,7 +20,7 @@ from bmrl.memory import Estimate, in_flight
 from bmrl.optimizer import make_optimizer
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe
-from bmrl.run.compose import make_pool, rows_at_once, say, starting_policy
+from bmrl.run.compose import make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.train import update_settings
 from bmrl.sampler import LiveSampler
 from bmrl.seeds import stream
@@ -63,6 +63,7 @@ def dry_run(recipe: Recipe, *, vram_gb: float | None = None) -> dict[str, Any]:
     if recipe.train is None:
         raise UsageError("the recipe has no `train` section; a dry run is one of reinforcement learning")
     refuse_missing(recipe)
+    refuse_card(recipe, small=False)
     return_large_blocks()
     figures = memory.figures(recipe)
     slots = in_flight(recipe)

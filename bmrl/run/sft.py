@@ -19,7 +19,7 @@ from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.pocket import build_tokenizer
 from bmrl.policy import Policy, new_model, save_model, seeded
 from bmrl.recipe import Recipe, resolved
-from bmrl.run.compose import say, starting_policy, tell_of_another_world
+from bmrl.run.compose import refuse_card, say, starting_policy, tell_of_another_world
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
 from bmrl.run.train import open_run, peak_memory_gb, restore, save, save_adapter, stopped
@@ -38,6 +38,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     if recipe.sft is None:
         raise UsageError("the recipe has no `sft` section; a reinforcement learning one runs with: bmrl train RECIPE")
     refuse_missing(recipe)
+    refuse_card(recipe)
     return_large_blocks()
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)

@@ -21,7 +21,7 @@ from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe, TrainSection, resolved
-from bmrl.run.compose import make_player, make_pool, rows_at_once, say, starting_policy
+from bmrl.run.compose import make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
@@ -62,6 +62,7 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
     if recipe.train is None:
         raise UsageError("the recipe has no `train` section; a supervised one runs with: bmrl sft RECIPE")
     refuse_missing(recipe)
+    refuse_card(recipe)
     return_large_blocks()
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
