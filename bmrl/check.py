@@ -165,6 +165,9 @@ def _told(tokens: dict[str, float]) -> str:
 
 def _memory(recipe: Recipe, vram_gb: float | None) -> dict[str, Any]:
     """The estimate as plain data, for the card, or for the device that the recipe is made for."""
+    source = find(recipe.model.name) if recipe.model.new is None else None
+    if vram_gb is not None and source is not None and source.path is not None and (line := problem(source)) is not None:
+        raise BmrlError(f"model.name: {line}")
     try:
         figures = memory.figures(recipe)
     except BmrlError as error:
@@ -201,6 +204,8 @@ def _memory_rows(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "fits", "yes" if found["fits"] else "no"
     for override in found["advice"]:
         yield "advice", f"--set {override}"
+    if any(override.startswith("model.name=") for override in found["advice"]):
+        yield "", "another model needs a warm start of its own; name it as model.adapter"
     if found["fits"] is False and not found["advice"]:
         card = found["smallest_card_gb"]
         larger = f"the smallest card that would do has {card} GB" if card else "no card would do"

@@ -5,15 +5,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 import bmrl
 from bmrl import run_folder
+from bmrl.cli import bmrl as commands
 from bmrl.cli import main
 from bmrl.errors import BmrlError, Interrupted
 from bmrl.files import recipes_path
@@ -396,3 +398,26 @@ def test_a_full_disk_is_one_line() -> None:
         code, err = module(full)
     assert code == 1
     assert err == "bmrl: the disk is full; free space and run again, with --resume for a run\n"
+
+
+def ranges(command: click.Command, path: str = "bmrl") -> Iterator[tuple[str, click.Option]]:
+    """Every option of every command that takes a number from a range, with the command's name."""
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from ranges(inner, f"{path} {name}")
+    for param in command.params:
+        if isinstance(param, click.Option) and isinstance(param.type, click.FloatRange):
+            yield path, param
+
+
+def test_no_range_of_numbers_lets_nan_through() -> None:
+    found = list(ranges(commands))
+    assert len(found) > 3
+    for path, option in found:
+        with pytest.raises(click.BadParameter, match="nan is not in the range"):
+            option.type.convert("nan", option, click.Context(click.Command(path)))
+
+
+def test_vram_that_is_no_number_is_one_line(run: Run) -> None:
+    code, _, err = run("check", "quickstart", "--vram", "nan")
+    assert code == 2 and len(err.splitlines()) == 1

@@ -151,6 +151,14 @@ def test_no_card_and_no_driver(monkeypatch, tmp_path):
     ]
 
 
+@pytest.mark.parametrize("said", ["garbage", "570.10, 24576", "<html>no, really, not</html>"])
+def test_an_answer_that_is_none_is_one_problem(smi, said):
+    smi(said)
+    found = list(examine_cards(CUDA, driver(), needed=True))
+    assert lines(found)[1].startswith("problem driver nvidia-smi fails: it answers with '")
+    assert found[1].blocks
+
+
 def test_a_driver_that_does_not_answer(smi):
     smi("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", code=9)
     found = list(examine_cards(CUDA, driver(), needed=True))

@@ -63,6 +63,13 @@ def test_a_small_one(tmp_path):
 
 @linux
 @pytest.mark.slow
+def test_a_step_of_fewer_tokens_than_a_micro_batch(tmp_path):
+    # Two micro-batches are rehearsed; they must not become one.
+    close_below(tmp_path, *POCKET, "model.context_tokens=512", "rollout.tasks_per_step=1", "rollout.group_size=4")
+
+
+@linux
+@pytest.mark.slow
 def test_above_the_memory_there_is_it_fails_with_one_line(tmp_path):
     done = dry_run(tmp_path, *QUICK, more=("--vram", "0.1"))
     assert done.returncode == 1

@@ -165,6 +165,18 @@ def test_the_mildest_change_comes_first():
     assert advice(full, memory.figures(full), 24)[0] == ["rollout.kv_cache_gb=auto"]
 
 
+@pytest.mark.parametrize("vram", [12, 16])
+def test_what_helps_behind_a_larger_phase_is_not_given_up(vram):
+    # The update is the larger phase at first, so that a smaller cache alone changes no total; together they do.
+    chosen = ["train.micro_batch_tokens=16384"]
+    asked = recipe("alfworld_7b_mix", *chosen)
+    overrides, card = advice(asked, memory.figures(asked), vram)
+    assert card is None
+    assert not [override for override in overrides if override.startswith("model.name=")]
+    changed = recipe("alfworld_7b_mix", *chosen, *overrides)
+    assert estimate(changed, memory.figures(changed), vram_gb=vram).fits
+
+
 def test_where_nothing_helps_the_smallest_card_is_named():
     asked = recipe("alfworld_7b_mix")
     overrides, card = advice(asked, memory.figures(asked), 1)

@@ -508,3 +508,11 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_serves(whole, tmp_p
     _, err = finish(train(run, "--resume", **{"train.eval_every": 4, "train.eval_tasks": 5}), tmp_path)
     assert "step-000004" in err and "damaged" in err
     assert content(run) == before
+
+
+def test_a_template_that_cannot_be_spoken_with_leaves_no_run(tmp_path):
+    shutil.copytree(data_path("pocket"), tmp_path / "model")
+    (tmp_path / "model/chat_template.jinja").write_text("{% for message in messages %}{{ message.content }}")
+    _, err = finish(train(tmp_path / "run", **{"model.name": tmp_path / "model"}), tmp_path, code=2)
+    assert "chat template" in err
+    assert not (tmp_path / "run").exists()

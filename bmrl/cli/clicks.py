@@ -1,11 +1,23 @@
 """click, with every mistake of a command line at once and one line each."""
 
+import math
 from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any
 
 import click
 from click.core import iter_params_for_processing
+
+
+class Range(click.FloatRange):
+    """click's range of numbers, which lets nan through: that is neither below nor above anything."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click's."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 class Mistakes(click.UsageError):

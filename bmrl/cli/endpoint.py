@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import click
 
+from bmrl.cli.clicks import Range
 from bmrl.errors import UsageError
 
 _WORK = Callable[..., Any]
@@ -57,7 +58,7 @@ def _key(_: click.Context, __: click.Parameter, value: str | None) -> str:
     return key
 
 
-_SECONDS = click.FloatRange(min=0, min_open=True, max=86_400)
+_SECONDS = Range(min=0, min_open=True, max=86_400)
 _OPTIONS = [
     click.option(
         "--endpoint",

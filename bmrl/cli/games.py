@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from bmrl.cli.clicks import Command, Group
+from bmrl.cli.clicks import Command, Group, Range
 from bmrl.cli.options import JSON
 from bmrl.envs.base import Env, Task
 from bmrl.envs.replay import plan_fault as replay
@@ -79,9 +79,7 @@ def _kinds(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> tu
 @click.option("--tasks", "kinds", multiple=True, metavar="KIND", callback=_kinds, help="Only this kind. Repeatable.")
 @click.option("--unseen", is_flag=True, help="In the rooms that only valid_unseen uses, instead of all others.")
 @click.option("--receptacles", type=click.IntRange(min=1), metavar="N", help="How many places there are to look into.")
-@click.option(
-    "--closed", type=click.FloatRange(0, 1), metavar="SHARE", help="Share of them closed at the start, 0 to 1."
-)
+@click.option("--closed", type=Range(0, 1), metavar="SHARE", help="Share of them closed at the start, 0 to 1.")
 @click.option("--copies", type=click.IntRange(min=1), metavar="N", help="How many there are of the object wanted.")
 @click.option("--distractors", type=click.IntRange(min=0), metavar="N", help="How many other objects there are.")
 @click.option("--plan", callback=_range, metavar="MIN-MAX", help="Turns of a shortest plan.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from bmrl.cli.clicks import Command
+from bmrl.cli.clicks import Command, Range
 from bmrl.cli.options import JSON, RECIPE, SET
 
 
@@ -15,7 +15,7 @@ from bmrl.cli.options import JSON, RECIPE, SET
 @click.option(
     "--vram",
     "vram_gb",
-    type=click.FloatRange(min=0, min_open=True, max=10_000),
+    type=Range(min=0, min_open=True, max=10_000),
     metavar="GB",
     help="Memory of a card; say whether the recipe fits into it, and what to change if not.",
 )

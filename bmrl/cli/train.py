@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from bmrl.cli.clicks import Command
+from bmrl.cli.clicks import Command, Range
 from bmrl.cli.options import JSON, RECIPE, RESUME, RUN, SET
 from bmrl.errors import BmrlError, UsageError
 
@@ -24,7 +24,7 @@ from bmrl.errors import BmrlError, UsageError
 @click.option(
     "--vram",
     "vram_gb",
-    type=click.FloatRange(min=0, min_open=True, max=10_000),
+    type=Range(min=0, min_open=True, max=10_000),
     metavar="GB",
     help="With --dry-run: memory that may be used; all there is by default.",
 )

@@ -180,7 +180,10 @@ def _card(row: list[str]) -> Card:
 
 def _query(what: str, fields: str) -> list[list[str]]:
     text = _smi(f"--query-{what}={fields}", "--format=csv,noheader,nounits")
-    return [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines() if line.strip()]
+    if any(len(row) < len(fields.split(",")) for row in rows):
+        raise RuntimeError(f"it answers with {' '.join(text.split())[:80]!r}")
+    return rows
 
 
 def _smi(*arguments: str) -> str:

@@ -26,7 +26,10 @@ def requirements() -> list[tuple[Requirement, str | None]]:
             continue
         asking = [extra for extra in extras if needed.marker.evaluate({"extra": extra})]
         found += [(needed, extra) for extra in asking[:1] if extra != LEFT_OUT]
-    return found
+    # What two extras ask for is told once, by the first of them, unless they ask for different versions.
+    return list({(needed.name, str(needed.specifier)): (needed, extra) for needed, extra in reversed(found)}.values())[
+        ::-1
+    ]
 
 
 def range_of(name: str) -> str:

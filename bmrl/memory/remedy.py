@@ -14,7 +14,7 @@ from bmrl.errors import BmrlError
 from bmrl.memory.estimate import MARGIN, Estimate, estimate, figures
 from bmrl.recipe import Recipe, resolved
 
-CARDS_GB = (6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 192)
+CARDS_GB = (2, 3, 4, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 80, 96, 141, 192)
 CONTEXT_STEP = 256  # tokens
 LEAST_MICRO = 512  # tokens
 CONTEXT = "model.context_tokens"
@@ -75,11 +75,16 @@ def _best(
     best = taken, least
     for option in options:
         found = _tried(recipe, a, [*taken, *option], vram_gb)
-        if found is not None and found.total_gb < best[1].total_gb:
+        if found is not None and _size(found) < _size(best[1]):
             best = [*taken, *option], found
             if found.fits:
                 break
     return best
+
+
+def _size(found: Estimate) -> tuple[float, float]:
+    """What is to become smaller: the total; or else a phase that is behind the larger one, and may come to the fore."""
+    return found.total_gb, found.phase("rollout") + found.phase("update")
 
 
 def _micro(recipe: Recipe) -> tuple[str, int]:

@@ -193,5 +193,5 @@ def _update(recipe: Recipe, policy: Policy, transcripts: Sequence[_Transcript]) 
         beta2=recipe.optimizer.beta2,
     )
     # Random text is where the sampler's rounding shows most; here it is told, not judged.
-    settings = replace(update_settings(recipe), epochs=1, max_logprob_gap=float("inf"))
+    settings = replace(update_settings(recipe), epochs=1, micro_batch_tokens=tokens, max_logprob_gap=float("inf"))
     return update_policy(policy, optimizer, rows, settings, poll=lambda: None)

@@ -21,7 +21,7 @@ from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
 from bmrl.recipe import Recipe, TrainSection, resolved
-from bmrl.run.compose import make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
+from bmrl.run.compose import chat_for, make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
@@ -72,6 +72,7 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
     ):
         tasks = pool.tasks(recipe.env.train_split)
         policy = starting_policy(recipe, run_dir if resume else None)
+        chat_for(recipe, policy.tokenizer)  # a template that cannot be spoken with leaves no run folder either
         poll()  # who stops it this early wants no run folder
         games = {name: pool.split_hash(name) for name in (recipe.env.train_split, recipe.env.eval_split)}
         for name in games:
