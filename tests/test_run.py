@@ -516,3 +516,11 @@ def test_a_template_that_cannot_be_spoken_with_leaves_no_run(tmp_path):
     _, err = finish(train(tmp_path / "run", **{"model.name": tmp_path / "model"}), tmp_path, code=2)
     assert "chat template" in err
     assert not (tmp_path / "run").exists()
+
+
+def test_the_peak_of_memory_is_not_that_of_who_started_the_program():
+    child = "from bmrl.run.train import peak_memory_gb; print(peak_memory_gb())"
+    held = f"import subprocess, sys; held = b'x' * 2**31; subprocess.run([sys.executable, '-c', {child!r}])"
+    env = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-c", held], env=env, capture_output=True, text=True)
+    assert 0.1 < float(done.stdout) < 1.5, done.stderr  # of the 2 GiB nothing

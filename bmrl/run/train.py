@@ -1,5 +1,6 @@
 """The training loop of a run: resume, step, evaluate, save, stop."""
 
+import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ from bmrl.run.compose import chat_for, make_player, make_pool, refuse_card, rows
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
 from bmrl.run.progress import Progress
-from bmrl.system import return_large_blocks
+from bmrl.system import resident_gb, return_large_blocks
 from bmrl.target import best_step
 from bmrl.trackers import Trackers
 from bmrl.trainer import Player, Update, plan_step, train_step
@@ -314,6 +315,6 @@ def peak_memory_gb() -> float:
     """Highest memory use of this process so far, GiB: of the card if there is one, else resident."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**30
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    # Not getrusage, but where there is nothing else: it begins with the peak of the process that started this one.
+    told = resident_gb(peak=True)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20 if told is None else told
