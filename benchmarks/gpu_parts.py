@@ -229,15 +229,7 @@ def optimizer_of(policy: Policy) -> tuple[torch.optim.Optimizer, str]:
 def learn(policy: Policy, optimizer: torch.optim.Optimizer, rows: Sequence[Row], s: Sizes) -> dict[str, float]:
     """The real update."""
     settings = Update(
-        temperature=1.0,
-        aggregation="constant",
-        clip_low=0.2,
-        clip_high=0.28,
-        kl_coef=0.0,
-        truncation={},
-        epochs=1,
         micro_batch_tokens=s.context,
-        max_grad_norm=1.0,
         max_logprob_gap=1e9,  # compared apart
     )
     return update_policy(policy, optimizer, rows, settings, poll=lambda: None)

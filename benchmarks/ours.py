@@ -28,15 +28,6 @@ from bmrl.types import EndReason, Episode, Play, Turn
 OPENING, OBSERVATION = 768, 64
 
 UPDATE = Update(
-    temperature=1.0,
-    aggregation="constant",
-    clip_low=0.2,
-    clip_high=0.28,
-    kl_coef=0.0,
-    truncation={},
-    epochs=1,
-    micro_batch_tokens=8192,
-    max_grad_norm=1.0,
     max_logprob_gap=1e9,  # not what is measured
 )
 

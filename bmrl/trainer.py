@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -46,18 +46,19 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Settings of the update; see the recipe's sections ``algorithm``, ``optimizer``, ``train``."""
+    """Settings of the update; see the recipe's sections ``algorithm``, ``optimizer``, ``train``, whose defaults these
+    are, but for ``truncation``: an end reason that is not named is trained on."""
 
-    temperature: float
-    aggregation: str
-    clip_low: float
-    clip_high: float
-    kl_coef: float
-    truncation: dict[EndReason, str]
-    epochs: int
-    micro_batch_tokens: int
-    max_grad_norm: float
-    max_logprob_gap: float
+    temperature: float = 1.0
+    aggregation: str = "constant"
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    kl_coef: float = 0.0
+    truncation: dict[EndReason, str] = field(default_factory=dict)
+    epochs: int = 1
+    micro_batch_tokens: int = 8192
+    max_grad_norm: float = 1.0
+    max_logprob_gap: float = 0.05
 
 
 def plan_step(

@@ -50,13 +50,6 @@ KINDS = [
     pytest.param("nf4", "bfloat16", id="nf4-bf16", marks=[NF4, pytest.mark.slow]),
 ]
 UPDATE = Update(
-    temperature=1.0,
-    aggregation="constant",
-    clip_low=0.2,
-    clip_high=0.28,
-    kl_coef=0.0,
-    truncation={},
-    epochs=1,
     micro_batch_tokens=10_000,
     max_grad_norm=1e9,
     max_logprob_gap=0.05,

@@ -13,15 +13,7 @@ from bmrl.trainer import Update, update_policy
 from bmrl.types import Episode, Play
 
 UPDATE = Update(
-    temperature=1.0,
-    aggregation="constant",
-    clip_low=0.2,
-    clip_high=0.28,
-    kl_coef=0.0,
-    truncation={},
-    epochs=1,
     micro_batch_tokens=4096,
-    max_grad_norm=1.0,
     max_logprob_gap=1e-4,  # a sampler that an update did not reach stops the run
 )
 

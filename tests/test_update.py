@@ -12,6 +12,8 @@ from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
 from bmrl.policy import add_reference, reference, token_logprobs, with_adapter
+from bmrl.recipe import load as load_recipe
+from bmrl.run.train import update_settings
 from bmrl.trainer import Player, Update, rollout_metrics, train_step, update_policy
 from bmrl.types import EndReason, Episode, Play, Turn
 
@@ -19,12 +21,6 @@ CHAT = tiny.chat()
 STOP = next(iter(CHAT.stop_ids))
 UPDATE = Update(
     temperature=0.7,
-    aggregation="constant",
-    clip_low=0.2,
-    clip_high=0.28,
-    kl_coef=0.0,
-    truncation={},
-    epochs=1,
     micro_batch_tokens=10_000,
     max_grad_norm=1e9,
     max_logprob_gap=1e-5,
@@ -294,3 +290,9 @@ def test_the_cache_of_the_rollout_is_gone_when_the_update_begins(monkeypatch):
             poll=lambda: None,
         )
     assert found == [None]
+
+
+def test_settings_left_out_are_those_of_a_recipe_that_leaves_them_out(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text("name: r\nbudget: {train: {kind: fixed, turns: 4}}\ntrain: {steps: 1}\n")
+    assert replace(update_settings(load_recipe(path)), truncation={}) == Update()
