@@ -66,7 +66,7 @@ def update(policy: Policy, s: Sizes, clock: Clock) -> tuple[dict[str, Any], None
     optimizer, name = optimizer_of(policy)
     ids = tuple(tokens(policy, s.context, seed=7))
     mask = (False,) * (s.context - s.picked) + (True,) * s.picked
-    row = Row(ids, mask, (0.0,) * s.picked, 1.0, 1 / s.picked)
+    row = Row(ids, mask, (0.0,) * s.picked, (1.0,) * s.picked, 1 / s.picked)
     figures: dict[str, Any] = {"optimizer": name, "packs": policy.packs, "tokens": s.context}
     with peak(policy.device, figures):
         learn(policy, optimizer, [row], s)
@@ -165,7 +165,10 @@ def resume(policy: Policy, rows: Sequence[Row] | None, s: Sizes, clock: Clock) -
     if not rows:
         return {"not_run": "no sampled rows"}, None
     names = list(policy.trainable)
-    pieces = [Row(r.token_ids, r.action_mask, r.logprobs, (-1.0) ** i, r.weight) for i, r in enumerate(rows[:4])]
+    pieces = [
+        Row(r.token_ids, r.action_mask, r.logprobs, ((-1.0) ** i,) * len(r.logprobs), r.weight)
+        for i, r in enumerate(rows[:4])
+    ]
     optimizer, name = optimizer_of(policy)
     learn(policy, optimizer, pieces, s)
     with tempfile.TemporaryDirectory() as folder:

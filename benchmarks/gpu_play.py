@@ -73,7 +73,7 @@ class Transcript:
 
     def row(self, advantage: float) -> Row:
         weight = 1 / max(len(self.logprobs), 1)
-        return Row(tuple(self.ids), tuple(self.mask), tuple(self.logprobs), advantage, weight)
+        return Row(tuple(self.ids), tuple(self.mask), tuple(self.logprobs), (advantage,) * len(self.logprobs), weight)
 
 
 @contextmanager

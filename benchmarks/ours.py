@@ -14,6 +14,7 @@ from serve import Job, measured, serve
 
 from bmrl.batch import Row, make_rows
 from bmrl.chat import make_chat
+from bmrl.credit import Credit, Prices
 from bmrl.envs import instructions
 from bmrl.envs.pool import Pool
 from bmrl.optimizer import make_optimizer
@@ -85,8 +86,10 @@ class Ours:
         episodes = [_episode(record) for record in job["episodes"]]
         size = job["group"]
         groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
-        rewards = [[float(episode.success) for episode in group] for group in groups]
-        rows = make_rows(groups, rewards, truncation={}, aggregation="constant", constant=job["constant"])
+        rewards = [[Prices().of_turns(episode) for episode in group] for group in groups]
+        rows = make_rows(
+            groups, rewards, credit=Credit("grpo"), truncation={}, aggregation="constant", constant=job["constant"]
+        )
         if not rows:
             raise ValueError("no group has a signal to learn from; take another seed or larger groups")
         if job["layout"] == "turn":
@@ -106,9 +109,6 @@ class Ours:
             work = partial(train_step, groups, player, optimizer, Update(**self.update_settings))
             (episodes, metrics), figures = measured(
                 lambda: work(
-                    reward_success=1.0,
-                    reward_invalid_action=0.0,
-                    reward_turn=0.0,
                     max_error_share=0.0,
                     on_episode=lambda _: None,
                     poll=lambda: None,
@@ -201,8 +201,8 @@ def by_turn(row: Row) -> list[Row]:
     for end in ends:
         own = [False] * begin + list(mask[begin:end])
         count = sum(own)
-        part = row.logprobs[used : used + count]
-        parts.append(Row(row.token_ids[:end], tuple(own), part, row.advantage, row.weight))
+        logprobs, advantages = (values[used : used + count] for values in (row.logprobs, row.advantages))
+        parts.append(Row(row.token_ids[:end], tuple(own), logprobs, advantages, row.weight))
         used, begin = used + count, end
     return parts
 

@@ -1,13 +1,14 @@
 """From episodes to what the update computes on."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from bmrl.algorithm import grpo_advantages, token_weights
+from bmrl.algorithm import token_weights
+from bmrl.credit import Credit, advantages
 from bmrl.types import ERRORS, EndReason, Episode
 
 
@@ -18,7 +19,7 @@ class Row:
     token_ids: tuple[int, ...]
     action_mask: tuple[bool, ...]
     logprobs: tuple[float, ...]  # the sampler's, one per action token
-    advantage: float
+    advantages: tuple[float, ...]  # one per action token
     weight: float  # of each action token's loss, fixed for the whole optimizer step
 
 
@@ -27,72 +28,79 @@ class Batch:
     """One micro-batch.
 
     Shapes: ``ids`` and ``mask`` (1, tokens), the rows end to end, with the ``lengths`` of each; or (rows, time), padded
-    on the right, without. The others (n,), one entry per action token, in row order.
+    on the right, without. The others (n,), one entry per action token, in row order, ``counts`` of them in each row.
     """
 
     ids: Tensor
     mask: Tensor
     lengths: list[int] | None
+    counts: list[int]
     logprobs: Tensor
     advantages: Tensor
     weights: Tensor
 
 
-def reward(episode: Episode, *, success: float, invalid_action: float, turn: float) -> float:
-    """Shaped reward of an episode; never reported as success."""
-    invalid = sum(not t.valid for t in episode.turns)
-    return success * episode.success + invalid_action * invalid + turn * len(episode.turns)
+def observations(episode: Episode) -> list[str]:
+    """What each turn saw."""
+    return [turn.observation for turn in episode.turns]
 
 
 def make_rows(
     groups: Sequence[Sequence[Episode]],
-    rewards: Sequence[Sequence[float]],
+    rewards: Sequence[Sequence[Sequence[float]]],
     *,
+    credit: Credit,
     truncation: dict[EndReason, str],
     aggregation: str,
     constant: float,
+    states: Callable[[Episode], Sequence[str]] = observations,
 ) -> list[Row]:
     """Training rows of a step.
 
     The baseline of a group is taken over its episodes that did not end in an environment error and whose end
-    reason is not ``drop``; episodes marked ``mask`` are in the baseline and give no gradient. Groups whose
-    rewards are all equal carry no signal and give no rows.
+    reason is not ``drop``; episodes marked ``mask`` are in the baseline and give no gradient. Episodes without an
+    advantage other than 0, such as those of a group whose rewards are all equal, carry no signal and give no row.
 
     Args:
-        rewards: one per episode, like ``groups``.
+        rewards: of each turn of each episode, like ``groups``.
         truncation: end reason -> ``train``, ``mask`` or ``drop``; reasons not named are trained on.
+        states: what the environment showed before each turn, for step-level groups.
     """
-    kept: list[tuple[Episode, float]] = []
-    counted = 0
-    for group, values in zip(groups, rewards, strict=True):
-        scored = [
-            (episode, value)
-            for episode, value in zip(group, values, strict=True)
+    scored = [
+        [
+            (episode, values)
+            for episode, values in zip(group, of_group, strict=True)
             if episode.end_reason not in ERRORS and episode.turns and truncation.get(episode.end_reason) != "drop"
         ]
-        counted += len(scored)
-        advantages = grpo_advantages([value for _, value in scored])
-        kept += [
-            (episode, advantage)
-            for (episode, _), advantage in zip(scored, advantages, strict=True)
-            if advantage != 0.0 and truncation.get(episode.end_reason) != "mask"
-        ]
+        for group, of_group in zip(groups, rewards, strict=True)
+    ]
+    found = advantages(
+        [[values for _, values in group] for group in scored],
+        [[states(episode) for episode, _ in group] for group in scored],
+        credit,
+    )
+    kept = [
+        (episode, turns)
+        for group, of_group in zip(scored, found, strict=True)
+        for (episode, _), turns in zip(group, of_group, strict=True)
+        if any(turns) and episode.action_tokens and truncation.get(episode.end_reason) != "mask"
+    ]
     if not kept:
         return []
     weights = token_weights([episode.action_tokens for episode, _ in kept], aggregation=aggregation, constant=constant)
     if aggregation == "constant":
         # The mean is over all scored episodes, those without signal too: how many groups happen to be dead
         # must not change the size of the step that the others make.
-        weights = [weight * len(kept) / counted for weight in weights]
+        weights = [weight * len(kept) / sum(map(len, scored)) for weight in weights]
     return [
         Row(
             episode.token_ids,
             episode.action_mask,
             tuple(logprob for turn in episode.turns for logprob in turn.logprobs),
-            advantage,
+            tuple(a for turn, a in zip(episode.turns, turns, strict=True) for _ in turn.action_ids),
             weight,
         )
-        for (episode, advantage), weight in zip(kept, weights, strict=True)
+        for (episode, turns), weight in zip(kept, weights, strict=True)
     ]
 
 
@@ -136,16 +144,17 @@ def lay(rows: Sequence[Sequence[float]], *, packed: bool) -> Tensor:
 
 def collate(rows: Sequence[Row], device: torch.device, *, packed: bool) -> Batch:
     """Rows as tensors on ``device``."""
-    counts = torch.tensor([len(row.logprobs) for row in rows])
+    counts = [len(row.logprobs) for row in rows]
 
-    def spread(values: list[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float32).repeat_interleave(counts).to(device)
+    def flat(values: Iterable[float]) -> Tensor:
+        return torch.tensor(list(values), dtype=torch.float32).to(device)
 
     return Batch(
         ids=lay([row.token_ids for row in rows], packed=packed).to(device),
         mask=lay([row.action_mask for row in rows], packed=packed).bool().to(device),
         lengths=[len(row.token_ids) for row in rows] if packed else None,
-        logprobs=torch.tensor([p for row in rows for p in row.logprobs], dtype=torch.float32).to(device),
-        advantages=spread([row.advantage for row in rows]),
-        weights=spread([row.weight for row in rows]),
+        counts=counts,
+        logprobs=flat(p for row in rows for p in row.logprobs),
+        advantages=flat(a for row in rows for a in row.advantages),
+        weights=flat(row.weight for row in rows for _ in row.logprobs),
     )

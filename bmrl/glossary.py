@@ -93,7 +93,7 @@ GLOSSARY: dict[str, Metric] = {
     ),
     "kl": Metric(
         "nats",
-        "mean KL to the policy that training started from, per sampled token (estimator k3); "
+        "mean KL to the policy that training started from, per sampled token (algorithm.kl_estimator); "
         "only with algorithm.kl_coef above 0",
         "rises slowly from 0",
         "jumps: lower the learning rate or raise algorithm.kl_coef",

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bmrl.algorithm import clipped_loss, kl_k3
-from bmrl.batch import Batch, Row, collate, make_rows, micro_batches, reward
-from bmrl.budgets import draw
+from bmrl.algorithm import clipped_loss, k1, k2, k3, sequence_ratio, token_ratio
+from bmrl.batch import Batch, Row, collate, make_rows, micro_batches
+from bmrl.budgets import announcement, draw
 from bmrl.chat import Chat
+from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
@@ -22,6 +23,8 @@ from bmrl.sampler import LiveSampler
 from bmrl.seeds import python_stream, stream
 from bmrl.system import return_free_memory
 from bmrl.types import ERRORS, EndReason, Episode, Play
+
+KL = {"k1": k1, "k2": k2, "k3": k3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +49,19 @@ class Player:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """Settings of the update; see the recipe's sections ``algorithm``, ``optimizer``, ``train``, whose defaults these
-    are, but for ``truncation``: an end reason that is not named is trained on."""
+    """Settings of the update; see the recipe's sections ``reward``, ``algorithm``, ``optimizer``, ``train``, whose
+    defaults these are, but for ``truncation``: an end reason that is not named is trained on."""
 
     temperature: float = 1.0
+    prices: Prices = field(default_factory=Prices)
+    credit: Credit = field(default_factory=Credit)
+    ratio: str = "token"
     aggregation: str = "constant"
     clip_low: float = 0.2
     clip_high: float = 0.28
     kl_coef: float = 0.0
+    kl_estimator: str = "k3"
+    entropy_coef: float = 0.0
     truncation: dict[EndReason, str] = field(default_factory=dict)
     epochs: int = 1
     micro_batch_tokens: int = 8192
@@ -83,9 +91,6 @@ def train_step(
     optimizer: torch.optim.Optimizer,
     update: Update,
     *,
-    reward_success: float,
-    reward_invalid_action: float,
-    reward_turn: float,
     max_error_share: float,
     on_episode: Callable[[Episode], None],
     poll: Callable[[], None],
@@ -130,20 +135,23 @@ def train_step(
 
     size = len(plan[0])
     groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
-    rewards = [
-        [reward(e, success=reward_success, invalid_action=reward_invalid_action, turn=reward_turn) for e in group]
-        for group in groups
-    ]
+    rewards = [[update.prices.of_turns(episode) for episode in group] for group in groups]
     rows = make_rows(
-        groups, rewards, truncation=update.truncation, aggregation=update.aggregation, constant=player.turn_tokens
+        groups,
+        rewards,
+        credit=update.credit,
+        truncation=update.truncation,
+        aggregation=update.aggregation,
+        constant=player.turn_tokens,
+        states=lambda episode: _states(episode, player.announce),
     )
     learned = update_policy(player.policy, optimizer, rows, update, poll=poll) if rows else {}
 
     return episodes, {
         **rollout_metrics(episodes),
         **learned,
-        "reward_mean": fmean(r for group in rewards for r in group),
-        "groups_dropped": sum(len(set(group)) == 1 for group in rewards),
+        "reward_mean": fmean(sum(turns) for group in rewards for turns in group),
+        "groups_dropped": sum(len({sum(turns) for turns in group}) == 1 for group in rewards),
         "rollout_s": rolled - began,
         "update_s": time.perf_counter() - rolled,
         "prefill_s": counters.prefill_s,
@@ -187,18 +195,25 @@ def update_policy(
             if epoch == 0:
                 old.append(logprobs.detach())
                 sums["logprob_gap"] += float((old[i] - batch.logprobs).abs().sum()) / tokens
-            loss, ratio, stopped = clipped_loss(
-                logprobs, old[i], batch.advantages, batch.weights, clip_low=update.clip_low, clip_high=update.clip_high
+            ratio = (
+                sequence_ratio(logprobs, old[i], batch.counts)
+                if update.ratio == "sequence"
+                else token_ratio(logprobs, old[i])
+            )
+            loss, stopped = clipped_loss(
+                ratio, batch.advantages, batch.weights, clip_low=update.clip_low, clip_high=update.clip_high
             )
             if (anchor := anchors[i]) is not None:
-                kl = kl_k3(logprobs, anchor)
+                kl = KL[update.kl_estimator](logprobs, anchor)
                 loss = loss + update.kl_coef * (batch.weights * kl).sum()
                 sums["kl"] += float(kl.detach().sum()) / tokens / update.epochs
+            if update.entropy_coef:
+                loss = loss - update.entropy_coef * (batch.weights * entropy).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             sums["loss"] += float(loss.detach()) / update.epochs
-            sums["ratio_mean"] += float(ratio.sum()) / tokens / update.epochs
+            sums["ratio_mean"] += float(ratio.detach().sum()) / tokens / update.epochs
             sums["clip_share"] += float(stopped.sum()) / tokens / update.epochs
-            sums["entropy"] += float(entropy.sum()) / tokens / update.epochs
+            sums["entropy"] += float(entropy.detach().sum()) / tokens / update.epochs
         if epoch == 0 and sums["logprob_gap"] > update.max_logprob_gap:
             raise BmrlError(
                 f"the sampler is not the policy: their log-probabilities differ by {sums['logprob_gap']:.2g} nats on "
@@ -214,13 +229,26 @@ def update_policy(
 
 
 def _logprobs(policy: Policy, batch: Batch, update: Update) -> tuple[Tensor, Tensor]:
-    return token_logprobs(policy, batch.ids, batch.mask, lengths=batch.lengths, temperature=update.temperature)
+    return token_logprobs(
+        policy,
+        batch.ids,
+        batch.mask,
+        lengths=batch.lengths,
+        temperature=update.temperature,
+        entropy_gradient=update.entropy_coef > 0,
+    )
 
 
 def _anchor(policy: Policy, batch: Batch, update: Update) -> Tensor:
     """The reference's log-probabilities; it never moves, so that one pass serves all epochs."""
     with torch.no_grad(), reference(policy):
         return _logprobs(policy, batch, update)[0]
+
+
+def _states(episode: Episode, announce: str) -> list[str]:
+    """What the environment showed before each turn, without the line that tells the budget."""
+    told = [announcement(announce, episode.budget, used) for used in range(len(episode.turns))]
+    return [turn.observation.removesuffix(f"\n{line}") for turn, line in zip(episode.turns, told, strict=True)]
 
 
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:

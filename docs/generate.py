@@ -12,7 +12,7 @@ from pydantic_core import PydanticUndefined
 
 from bmrl.cli import bmrl
 from bmrl.recipe import Recipe
-from bmrl.recipe.messages import kinds, sections
+from bmrl.recipe.messages import sections, tag
 from bmrl.recipe.schema import Section
 
 FOLDER = Path(__file__).resolve().parent
@@ -69,7 +69,7 @@ def _tables(section: type[Section], path: str) -> Iterator[str]:
         key = f"{path}{name}"
         lines.append(f"| `{key}` | {_type(field)} | {_default(field)} | {field.description or ''} |")
         for choice in inner:
-            title = f"{key}, kind `{kinds(choice)[0]}`" if len(inner) > 1 else f"{key}"
+            title = f"{key}, {tag(choice)[0]} `{tag(choice)[1]}`" if len(inner) > 1 else f"{key}"
             below.append((choice, f"{key}.", title))
     yield "\n".join(lines)
     for choice, key, title in below:

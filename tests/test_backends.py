@@ -118,7 +118,7 @@ def rollout(policy, temperature=1.0):
                 logprobs[row] += completion.logprobs
                 waiting.remove(row)
     return [
-        Row(tuple(i), tuple(m), tuple(p), advantage=advantage, weight=0.05)
+        Row(tuple(i), tuple(m), tuple(p), advantages=(advantage,) * len(p), weight=0.05)
         for i, m, p, advantage in zip(ids, masks, logprobs, (1.0, -1.0, 0.5), strict=True)
     ]
 

@@ -98,10 +98,12 @@ def test_timed_games_last_as_told_and_are_decided_by_what_was_said():
 
 
 def test_a_row_per_turn_trains_the_same_tokens():
-    row = Row((1, 2, 3, 4, 5, 6, 7), (False, True, True, False, False, True, False), (-1.0, -2.0, -3.0), 0.5, 0.25)
+    row = Row(
+        (1, 2, 3, 4, 5, 6, 7), (False, True, True, False, False, True, False), (-1.0, -2.0, -3.0), (0.5, 0.6, 0.7), 0.25
+    )
     assert ours.by_turn(row) == [
-        Row((1, 2, 3), (False, True, True), (-1.0, -2.0), 0.5, 0.25),
-        Row((1, 2, 3, 4, 5, 6), (False, False, False, False, False, True), (-3.0,), 0.5, 0.25),
+        Row((1, 2, 3), (False, True, True), (-1.0, -2.0), (0.5, 0.6), 0.25),
+        Row((1, 2, 3, 4, 5, 6), (False, False, False, False, False, True), (-3.0,), (0.7,), 0.25),
     ]
 
 

@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from bmrl.batch import collate, make_rows
 from bmrl.chat import INSTRUCTIONS, THINK, make_chat
+from bmrl.credit import Credit
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import UsageError
@@ -265,7 +266,14 @@ def test_ids_that_text_would_not_give_back_reach_the_loss_as_they_were_sampled()
         episodes = rollout(
             plays, sampler=sampler, chat=chat, pool=pool, turn_tokens=8, context_tokens=512, temperature=1.0
         )
-    rows = make_rows([episodes], [[1.0, 0.0]], truncation={}, aggregation="constant", constant=1)
+    rows = make_rows(
+        [episodes],
+        tiny.with_the_last([episodes], [[1.0, 0.0]]),
+        credit=Credit("grpo"),
+        truncation={},
+        aggregation="constant",
+        constant=1,
+    )
     batch = collate(rows, torch.device("cpu"), packed=False)
     for row, episode in enumerate(episodes):
         texts = [chat.text(turn.action_ids) for turn in episode.turns]

@@ -13,6 +13,7 @@ from transformers import AutoTokenizer
 
 from bmrl.batch import collate, make_rows
 from bmrl.chat import make_chat, opening_text, rules
+from bmrl.credit import Credit
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import UsageError
@@ -65,7 +66,15 @@ def trained(episodes):
     """Per episode: all ids of its row in the batch, and those that the loss sees."""
     count = len(episodes)
     rewards = [1.0] * count + [0.0] * count  # each twice: without a difference there would be nothing to learn
-    rows = make_rows([episodes * 2], [rewards], truncation={}, aggregation="constant", constant=1)
+    twice = episodes * 2
+    rows = make_rows(
+        [twice],
+        tiny.with_the_last([twice], [rewards]),
+        credit=Credit("grpo"),
+        truncation={},
+        aggregation="constant",
+        constant=1,
+    )
     batch = collate(rows, torch.device("cpu"), packed=False)
     return [
         (tuple(batch.ids[row][: len(episode.token_ids)].tolist()), tuple(batch.ids[row][batch.mask[row]].tolist()))

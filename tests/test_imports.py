@@ -25,6 +25,7 @@ LAYERS = [
         "budgets",
         "chat",
         "checkpoint",
+        "credit",
         "cuda_graphs",
         "endpoint",
         "episodes",

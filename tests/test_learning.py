@@ -6,6 +6,7 @@ import tiny
 import torch
 
 from bmrl.batch import make_rows
+from bmrl.credit import Credit
 from bmrl.envs.pool import Pool
 from bmrl.rollout import rollout
 from bmrl.sampler import LiveSampler
@@ -44,7 +45,14 @@ def test_tokens_that_are_rewarded_become_frequent():
             halves = [episodes[:8], episodes[8:]]
             rewards = [[even(episode) for episode in half] for half in halves]
             shares.append(fmean(map(fmean, rewards)))
-            rows = make_rows(halves, rewards, truncation={}, aggregation="constant", constant=12.0)
+            rows = make_rows(
+                halves,
+                tiny.with_the_last(halves, rewards),
+                credit=Credit("grpo"),
+                truncation={},
+                aggregation="constant",
+                constant=12.0,
+            )
             update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
     assert shares[0] < 0.6
     assert fmean(shares[-3:]) > 0.8, shares

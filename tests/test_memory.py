@@ -274,7 +274,7 @@ def test_rows_of_a_dry_run_are_whole():
     from bmrl.run.dry_run import _Transcript
 
     made = _Transcript([5, 6, 7, 8], [False, True, False, True], [-0.1, -0.2])
-    assert made.row(3, 1.0) == Row((5, 6, 7), (False, True, False), (-0.1,), 1.0, 1.0)
+    assert made.row(3, 1.0) == Row((5, 6, 7), (False, True, False), (-0.1,), (1.0,), 1.0)
 
 
 def test_a_card_that_is_too_small_is_told_before_a_model_is_loaded():

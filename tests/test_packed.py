@@ -48,7 +48,8 @@ def test_packed_episodes_are_what_each_is_alone(name):
     with torch.no_grad():
         together, _ = token_logprobs(packing, ids, picked, lengths=LENGTHS, temperature=0.7)
         expected = alone(plain.causal, ids, picked, temperature=0.7)
-    torch.testing.assert_close(together, expected, atol=1e-5, rtol=0)
+    # Of some families' random weights the log-probabilities are as large as -17, where a float32 has steps of 2e-6.
+    torch.testing.assert_close(together, expected, atol=1e-5, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -147,58 +148,80 @@ def test_a_model_that_cannot_pack_gets_padded_rows_and_the_same_gradient(make):
     assert metrics["ratio_mean"] == 1.0 and metrics["logprob_gap"] < 1e-5
 
 
-def plain_update(policy, rows, update):
+def plain_update(policy, rows, update, rate):
     """The update written out: one row at a time, all logits, the model's plain attention; the last gradient."""
     policy.causal.config._attn_implementation = "eager"
-    optimizer = torch.optim.SGD(policy.trainable.values(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(policy.trainable.values(), lr=rate)
 
     def scores(row):
         logits = policy.causal(input_ids=torch.tensor([row.token_ids]), use_cache=False).logits[0, :-1]
         logprobs = (logits / update.temperature).log_softmax(-1)
         mask = torch.tensor(row.action_mask[1:])
-        return logprobs[mask, torch.tensor(row.token_ids[1:])[mask]]
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        return logprobs[mask, torch.tensor(row.token_ids[1:])[mask]], entropies[mask]
 
     with torch.no_grad():
-        old = [scores(row) for row in rows]
+        old = [scores(row)[0] for row in rows]
         with policy.model.disable_adapter():
-            anchors = [scores(row) for row in rows]
+            anchors = [scores(row)[0] for row in rows]
     for _ in range(update.epochs):
         optimizer.zero_grad()
         loss = torch.zeros(())
         for row, before, anchor in zip(rows, old, anchors, strict=True):
-            now = scores(row)
-            ratio = (now - before).exp()
+            now, entropy = scores(row)
+            change = now - before
+            ratio = (change.mean().expand(len(change)) if update.ratio == "sequence" else change).exp()
+            advantages = torch.tensor(row.advantages)
             clipped = ratio.clamp(1 - update.clip_low, 1 + update.clip_high)
-            gain = torch.minimum(ratio * row.advantage, clipped * row.advantage)
+            gain = torch.minimum(ratio * advantages, clipped * advantages)
             difference = anchor - now
             loss = loss - row.weight * gain.sum()
-            loss = loss + update.kl_coef * row.weight * (difference.exp() - difference - 1).sum()
+            kl = {"k2": difference**2 / 2, "k3": difference.exp() - difference - 1}[update.kl_estimator]
+            loss = loss + row.weight * (update.kl_coef * kl - update.entropy_coef * entropy).sum()
         loss.backward()
         optimizer.step()
     return torch.cat([p.grad.flatten() for p in policy.trainable.values()])
 
 
-LEARNING_RATE = 0.02  # far enough for the second epoch's ratios to leave narrow bounds of the clip
-
-
 @pytest.mark.parametrize(
-    ("aggregation", "kl_coef", "epochs"), list(product(["token", "episode", "constant"], [0.0, 0.3], [1, 2]))
+    ("ratio", "aggregation", "kl", "entropy_coef", "epochs"),
+    [
+        *product(["token"], ["token", "episode", "constant"], [(0.0, "k3"), (0.3, "k3")], [0.0], [1, 2]),
+        *product(["sequence"], ["episode", "constant"], [(0.0, "k3"), (0.3, "k2")], [0.0, 0.2], [2]),
+    ],
 )
-def test_gradient_is_that_of_a_plain_update_written_out(aggregation, kl_coef, epochs, monkeypatch):
-    rows = sampled_rows(tiny.policy())
+def test_gradient_is_that_of_a_plain_update_written_out(ratio, aggregation, kl, entropy_coef, epochs, monkeypatch):
+    # Advantages that differ from token to token of a row, as turn-level credit makes them.
+    rows = [
+        replace(row, advantages=tuple(a + 0.1 * (n % 3) for n, a in enumerate(row.advantages)))
+        for row in sampled_rows(tiny.policy())
+    ]
     weights = token_weights([len(row.logprobs) for row in rows], aggregation=aggregation, constant=10)
     rows = [replace(row, weight=weight) for row, weight in zip(rows, weights, strict=True)]
-    update = replace(UPDATE, aggregation=aggregation, kl_coef=kl_coef, epochs=epochs, clip_low=0.02, clip_high=0.03)
-    expected = plain_update(tiny.policy(), rows, update)
+    # Far enough for the second epoch's ratios to leave narrow bounds of the clip, if not those of all episodes.
+    rate = 0.02 if ratio == "token" else 0.0003
+    update = replace(
+        UPDATE,
+        ratio=ratio,
+        kl_coef=kl[0],
+        kl_estimator=kl[1],
+        entropy_coef=entropy_coef,
+        epochs=epochs,
+        clip_low=0.02,
+        clip_high=0.03,
+    )
+    expected = plain_update(tiny.policy(), rows, update, rate)
     monkeypatch.setattr("bmrl.policy.logprobs.HEAD_BYTES", 7 * 4 * len(tiny.tokenizer()))  # seven positions a slice
     longest = max(len(row.token_ids) for row in rows)
     for tokens, packs in product((1, 2 * longest, 10_000), (True, False)):
         policy = replace(tiny.policy(), packs=packs)
         policy.causal.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        optimizer = torch.optim.SGD(policy.trainable.values(), lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(policy.trainable.values(), lr=rate)
         metrics = update_policy(policy, optimizer, rows, replace(update, micro_batch_tokens=tokens), poll=lambda: None)
         found = torch.cat([p.grad.flatten() for p in policy.trainable.values()])
-        assert (found - expected).norm() < 1e-5 * expected.norm()
+        # A second epoch starts from weights that the first has moved by 0.02 x a gradient of norm 70 and more: its
+        # rounding, another one on each processor, is carried on.
+        assert (found - expected).norm() < (1e-5 if epochs == 1 else 1e-4) * expected.norm()
         assert (metrics["clip_share"] > 0.02) == (epochs == 2)
         assert metrics["update_tokens"] == epochs * sum(len(row.token_ids) for row in rows)
 

@@ -142,7 +142,7 @@ OVERRIDES: list[tuple[list[str], str, Any]] = [
     (["budget.eval=[1, 2]", "budget.eval.0=7"], "budget.eval", [7, 2]),
     (["lora=null", "lora.rank=4"], "lora.rank", 4),
     (["env.args.admissible=true"], "env.args", {"admissible": True}),
-    (["algorithm.truncation.budget=drop"], "algorithm.truncation.budget", "drop"),
+    (["algorithm.name=rloo", "algorithm.truncation.budget=drop"], "algorithm.truncation.budget", "drop"),
 ]
 
 

@@ -7,7 +7,8 @@ import pytest
 import tiny
 import torch
 
-from bmrl.batch import Row, collate, make_rows, micro_batches, reward
+from bmrl.batch import Row, collate, make_rows, micro_batches
+from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
@@ -39,8 +40,15 @@ def episode(reason=EndReason.BUDGET, *turns: Turn, number: int = 0) -> Episode:
 
 
 def rows_of(groups, truncation=None, aggregation="constant"):
-    rewards = [[float(e.success) for e in group] for group in groups]
-    return make_rows(groups, rewards, truncation=truncation or {}, aggregation=aggregation, constant=10)
+    rewards = [[Prices().of_turns(e) for e in group] for group in groups]
+    return make_rows(
+        groups,
+        rewards,
+        credit=Credit("grpo"),
+        truncation=truncation or {},
+        aggregation=aggregation,
+        constant=10,
+    )
 
 
 def sampled_rows(policy, temperature=0.7):
@@ -68,14 +76,15 @@ def gradient(policy, rows, update=UPDATE):
 def test_shaped_reward():
     # solved: 1; two of three actions refused: 2 * -0.1; three turns: 3 * -0.01
     e = episode(EndReason.SUCCESS, turn(valid=False), turn(valid=False), turn())
-    assert reward(e, success=1.0, invalid_action=-0.1, turn=-0.01) == pytest.approx(0.77)
+    prices = Prices(success=1.0, invalid_action=-0.1, turn=-0.01)
+    assert prices.of_turns(e) == pytest.approx([-0.11, -0.11, 0.99])
 
 
 def test_advantage_and_weight_of_rows():
     # One group: rewards 1, 0. Another without signal gives no rows but counts: 4 scored episodes, constant 10.
     groups = [[episode(EndReason.SUCCESS), episode()], [episode(), episode()]]
     rows = rows_of(groups)
-    assert [r.advantage for r in rows] == [1.0, -1.0]
+    assert [r.advantages[0] for r in rows] == [1.0, -1.0]
     assert [r.weight for r in rows] == pytest.approx([1 / 40, 1 / 40])
 
 
@@ -87,16 +96,16 @@ def test_group_of_equal_rewards_gives_no_rows():
 def test_errored_episodes_are_neither_scored_nor_in_the_baseline(reason):
     # Baseline over 1, 0 only: with the error scored 0 it would be over 1, 0, 0 and the advantages sqrt(2), ...
     rows = rows_of([[episode(EndReason.SUCCESS), episode(), episode(reason)]])
-    assert [r.advantage for r in rows] == [1.0, -1.0]
+    assert [r.advantages[0] for r in rows] == [1.0, -1.0]
 
 
 def test_truncation_mask_and_drop():
     group = [episode(EndReason.SUCCESS), episode(EndReason.BUDGET), episode(EndReason.CONTEXT)]
     # mask: baseline over 1, 0, 0: mean 1/3, std sqrt(2)/3: sqrt(2) and -1/sqrt(2); the third gives no gradient
     rows = rows_of([group], {EndReason.CONTEXT: "mask"})
-    assert [r.advantage for r in rows] == pytest.approx([2**0.5, -(2**-0.5)])
+    assert [r.advantages[0] for r in rows] == pytest.approx([2**0.5, -(2**-0.5)])
     rows = rows_of([group], {EndReason.CONTEXT: "drop"})
-    assert [r.advantage for r in rows] == [1.0, -1.0]
+    assert [r.advantages[0] for r in rows] == [1.0, -1.0]
 
 
 def test_micro_batches_hold_every_row_once_within_the_bound():
@@ -122,7 +131,7 @@ def test_micro_batches_hold_every_row_once_within_the_bound():
     ],
 )
 def test_micro_batches_are_filled_by_what_the_model_computes_on(packed, expected):
-    rows = [Row((1,) * n, (False,) * n, (), 0.0, 0.0) for n in (1, 4, 9, 2, 6, 5)]
+    rows = [Row((1,) * n, (False,) * n, (), (), 0.0) for n in (1, 4, 9, 2, 6, 5)]
     pieces = micro_batches(rows, tokens=10, packed=packed)
     assert [[len(row.token_ids) for row in piece] for piece in pieces] == expected
 
@@ -169,7 +178,7 @@ def test_a_sampler_that_is_not_the_policy_stops_the_run_and_nothing_moves():
 
 def test_not_finite_gradient_stops_before_the_weights_move():
     policy = tiny.policy()
-    rows = [replace(row, advantage=float("nan")) for row in sampled_rows(policy)]
+    rows = [replace(row, advantages=(float("nan"),) * len(row.advantages)) for row in sampled_rows(policy)]
     before = [p.detach().clone() for p in policy.trainable.values()]
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=1.0)
     with pytest.raises(BmrlError, match="not finite"):
@@ -213,7 +222,7 @@ def test_update_raises_what_did_well_and_lowers_the_rest():
         with torch.no_grad():
             after, _ = token_logprobs(policy, ids, mask, temperature=0.7)
         change = float(after.sum()) - sum(row.logprobs)
-        assert change * row.advantage > 0
+        assert change * row.advantages[0] > 0
 
 
 def test_kl_is_zero_when_training_starts_from_an_adapter(tmp_path):
@@ -281,10 +290,7 @@ def test_the_cache_of_the_rollout_is_gone_when_the_update_begins(monkeypatch):
             [group],
             player,
             None,
-            UPDATE,
-            reward_success=1.0,
-            reward_invalid_action=0.0,
-            reward_turn=-0.1,  # unequal numbers of turns: the group has a signal
+            replace(UPDATE, prices=Prices(turn=-0.1)),  # unequal numbers of turns: the group has a signal
             max_error_share=0.0,
             on_episode=lambda _: None,
             poll=lambda: None,

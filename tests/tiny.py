@@ -26,6 +26,14 @@ def chat() -> Chat:
     return make_chat(tokenizer())
 
 
+def with_the_last(groups, rewards):
+    """Rewards of turns from one per episode, which comes with its last turn."""
+    return [
+        [[0.0] * (len(episode.turns) - 1) + [reward] for episode, reward in zip(group, values, strict=True)]
+        for group, values in zip(groups, rewards, strict=True)
+    ]
+
+
 def policy(*, adapter: bool = True, seed: int = 0) -> Policy:
     """Random weights; a new model's are such that the distribution is far from uniform."""
     base = new_model(

@@ -20,6 +20,7 @@ def token_logprobs(
     *,
     lengths: Sequence[int] | None = None,
     temperature: float = 1.0,
+    entropy_gradient: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of tokens given all before them in their episode, where ``picked``.
 
@@ -32,9 +33,11 @@ def token_logprobs(
         picked: (batch, time) bool; never true at the first token of an episode.
         lengths: tokens of each episode of a packed row, for a policy that packs.
         temperature: the logits are divided by it, as in sampling.
+        entropy_gradient: let gradients flow through the entropies, too.
 
     Returns:
-        logprobs, (n,) fp32 nats, and entropies of the same distributions, (n,), detached; in row order.
+        logprobs, (n,) fp32 nats, and entropies of the same distributions, (n,), detached unless asked for otherwise;
+        in row order.
 
     Raises:
         BmrlError: gradients are asked for, and would be wrong, see ``quantized``.
@@ -48,7 +51,8 @@ def token_logprobs(
 
     def piece(state: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         logprobs = torch.log_softmax(policy.logits(state) / temperature, dim=-1)
-        entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
+        held = logprobs if entropy_gradient else logprobs.detach()
+        entropy = -(held.exp() * held).sum(-1)
         return logprobs.gather(-1, target[:, None]).squeeze(-1), entropy
 
     pieces = [

@@ -8,11 +8,12 @@ everything else takes plain arguments.
 
 from bmrl.recipe.load import load, unknown_splits
 from bmrl.recipe.schema import (
-    AlgorithmSection,
+    Algorithm,
     BudgetSection,
     ChatSection,
     EnvSection,
     FixedBudget,
+    Gigpo,
     LogUniformBudget,
     LoraSection,
     MixBudget,
@@ -20,6 +21,7 @@ from bmrl.recipe.schema import (
     NewModel,
     OptimizerSection,
     Recipe,
+    ReinforcePP,
     RewardSection,
     RolloutSection,
     SftSection,
@@ -31,11 +33,12 @@ from bmrl.recipe.schema import (
 )
 
 __all__ = [
-    "AlgorithmSection",
+    "Algorithm",
     "BudgetSection",
     "ChatSection",
     "EnvSection",
     "FixedBudget",
+    "Gigpo",
     "LogUniformBudget",
     "LoraSection",
     "MixBudget",
@@ -43,6 +46,7 @@ __all__ = [
     "NewModel",
     "OptimizerSection",
     "Recipe",
+    "ReinforcePP",
     "RewardSection",
     "RolloutSection",
     "SftSection",

@@ -70,7 +70,7 @@ def _key(error: ErrorDetails, data: Any) -> Key:
             continue
         key.append(part)
     if error["type"].startswith("union_tag"):
-        key.append("kind")
+        key.append(error["ctx"]["discriminator"].strip("'"))
     return tuple(key)
 
 
@@ -82,11 +82,11 @@ def _worded(key: Key, errors: Sequence[ErrorDetails], data: Any) -> str:
     if kind == "extra_forbidden":
         return f"unknown key; {_known(key, data)}"
     if kind.startswith("union_tag"):
-        kinds = context.get("expected_tags", "'fixed', 'mix', 'uniform', 'loguniform'").replace("'", "")
-        tag = context.get("tag")
-        if tag is None:
-            return f"missing; add one of: {kinds}"
-        return f"unknown kind {shown(str(tag), 40)}; {_choose(str(tag), kinds.split(', '))}"
+        chosen_by = list(_tags(key, data))
+        word = context.get("tag")
+        if word is None:
+            return f"missing; add one of: {', '.join(chosen_by)}"
+        return f"unknown {key[-1]} {shown(str(word), 40)}; {_choose(str(word), chosen_by)}"
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         bound = got(context[name])
@@ -222,15 +222,26 @@ def _section_at(key: Key, data: Any) -> type[Section] | None:
         field = section.model_fields.get(str(part)) if section is not None else None
         data = data.get(part) if isinstance(data, Mapping) else None
         candidates = list(sections(field.annotation)) if field is not None else []
-        kind = data.get("kind") if isinstance(data, Mapping) else None
-        chosen = [s for s in candidates if len(candidates) == 1 or kind in kinds(s)]
+        chosen = [s for s in candidates if len(candidates) == 1 or _is_named(s, data)]
         section = chosen[0] if chosen else None
     return section
 
 
-def kinds(section: type[Section]) -> tuple[Any, ...]:
-    """The names by which a recipe chooses this section among several."""
-    return get_args(section.model_fields["kind"].annotation)
+def tag(section: type[Section]) -> tuple[str, str]:
+    """The key by which a recipe chooses this section among several, and its value there."""
+    name = "kind" if "kind" in section.model_fields else "name"
+    return name, get_args(section.model_fields[name].annotation)[0]
+
+
+def _is_named(section: type[Section], data: Any) -> bool:
+    name, value = tag(section)
+    return isinstance(data, Mapping) and data.get(name) == value
+
+
+def _tags(key: Key, data: Any) -> Iterator[str]:
+    """What the last part of a key, which chooses a section, may be."""
+    field = field_at(key[:-1], data)
+    yield from (tag(section)[1] for section in sections(field.annotation))
 
 
 def sections(annotation: Any) -> Iterator[type[Section]]:

@@ -114,6 +114,16 @@ def _budgets(recipe: "Recipe") -> Iterator[Problem]:
         yield ("budget", "eval"), f"{turns} is listed twice; list each budget once"
 
 
+def _credit(recipe: "Recipe") -> Iterator[Problem]:
+    algorithm = recipe.algorithm
+    if algorithm.name != "gigpo" and algorithm.credit == "episode" and algorithm.discount < 1:
+        yield (
+            ("algorithm", "discount"),
+            f"{algorithm.discount:g} with `credit: episode`, which has one return per "
+            "episode; set credit: turn, or discount: 1",
+        )
+
+
 def _lists_without_repeats(recipe: "Recipe") -> Iterator[Problem]:
     for form in _repeated(recipe.sft.announce if recipe.sft is not None else ()):
         yield ("sft", "announce"), f"{form} is listed twice; list each form once"
@@ -162,6 +172,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _what_is_trained,
     _new_model,
     _budgets,
+    _credit,
     _lists_without_repeats,
     _tokens,
     _splits,

@@ -128,13 +128,53 @@ class TruncationSection(Section):
     failure: Truncation = Field("train", description="episodes the environment called lost")
 
 
-class AlgorithmSection(Section):
-    name: Literal["grpo"] = Field("grpo", description="advantage: reward minus the group's mean, over the group's standard deviation")
+class _Update(Section):
     aggregation: Literal["token", "episode", "constant"] = Field("constant", description="how token losses add up: mean over all tokens, mean of episode means, or sum over a constant")
     clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="the ratio is clipped below 1 - clip_low")
     clip_high: Annotated[float, Field(gt=0)] = Field(0.28, description="the ratio is clipped above 1 + clip_high")
-    kl_coef: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the KL to the reference (estimator k3)")
+    kl_coef: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of the KL to the reference")
+    kl_estimator: Literal["k1", "k2", "k3"] = Field("k3", description="estimator of the KL: k1 and k2 with the gradient of KL(policy, reference), k3 with that of KL(reference, policy)")
+    entropy_coef: Annotated[float, Field(ge=0)] = Field(0.0, description="weight of a bonus for the entropy of the policy at the sampled tokens")
     truncation: TruncationSection = Field(default_factory=TruncationSection, description="what is learned from episodes that were cut off")
+
+
+class _Credited(_Update):
+    credit: Literal["episode", "turn"] = Field("episode", description="`episode`: all turns of an episode share its advantage; `turn`: each has that of the rewards from it on")
+    discount: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="of later rewards, per turn; below 1 with `credit: turn` only")
+
+
+class Grpo(_Credited):
+    name: Literal["grpo"] = Field(description="reward minus the group's mean, over the group's standard deviation")
+
+
+class DrGrpo(_Credited):
+    name: Literal["dr_grpo"] = Field(description="reward minus the group's mean")
+
+
+class Rloo(_Credited):
+    name: Literal["rloo"] = Field(description="reward minus the mean of the group's other episodes")
+
+
+class ReinforcePP(_Credited):
+    name: Literal["reinforce_pp"] = Field(description="reward minus a mean, over the standard deviation of the step's episodes")
+    baseline: Literal["group", "batch"] = Field("group", description="whose mean: of the episode's group, or of all of the step")
+
+
+class Gspo(_Credited):
+    name: Literal["gspo"] = Field(description="advantages of grpo; ratio and clipping of whole episodes")
+    aggregation: Literal["token", "episode", "constant"] = Field("episode", description="how token losses add up: mean over all tokens, mean of episode means, or sum over a constant")
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(3e-4, description="the episode's ratio, a mean over its tokens, is clipped below 1 - clip_low")
+    clip_high: Annotated[float, Field(gt=0)] = Field(4e-4, description="the episode's ratio is clipped above 1 + clip_high")
+
+
+class Gigpo(_Update):
+    name: Literal["gigpo"] = Field(description="advantage of the episode in its group, plus that of each turn among those of the group that saw the same observation")
+    discount: Annotated[float, Field(gt=0, le=1)] = Field(0.95, description="of later rewards, per turn, in the advantage of a turn")
+    step_weight: Annotated[float, Field(ge=0)] = Field(1.0, description="weight of the advantage of a turn beside that of its episode")
+    scale: bool = Field(False, description="divide both advantages by their standard deviations, over episodes")
+
+
+Algorithm = Grpo | DrGrpo | Rloo | ReinforcePP | Gspo | Gigpo
 
 
 class OptimizerSection(Section):
@@ -180,7 +220,7 @@ class Recipe(Section):
     chat: ChatSection = Field(default_factory=ChatSection, description="what the agent is asked to write")
     rollout: RolloutSection = Field(default_factory=RolloutSection, description="how episodes are played in training")
     reward: RewardSection = Field(default_factory=RewardSection, description="what an episode is worth; success is reported as it is")
-    algorithm: AlgorithmSection = Field(default_factory=AlgorithmSection, description="the update")
+    algorithm: Annotated[Algorithm, Field(discriminator="name")] = Field(default_factory=lambda: Rloo(name="rloo"), description="advantages and loss of the update; `rloo` when the section is left out")
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="the optimizer")
     train: TrainSection | None = Field(None, description="reinforcement learning; a recipe has either this or `sft`")
     sft: SftSection | None = Field(None, description="supervised learning from demonstrations")

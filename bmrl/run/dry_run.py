@@ -43,7 +43,13 @@ class _Transcript:
         """Its first tokens."""
         mask = self.mask[:tokens]
         picked = sum(mask)
-        return Row(tuple(self.ids[:tokens]), tuple(mask), tuple(self.logprobs[:picked]), advantage, 1 / max(picked, 1))
+        return Row(
+            tuple(self.ids[:tokens]),
+            tuple(mask),
+            tuple(self.logprobs[:picked]),
+            (advantage,) * picked,
+            1 / max(picked, 1),
+        )
 
 
 def dry_run(recipe: Recipe, *, vram_gb: float | None = None) -> dict[str, Any]:

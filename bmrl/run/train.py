@@ -13,6 +13,7 @@ from bmrl import checkpoint, results, run_folder
 from bmrl.atomic import write_bytes
 from bmrl.budgets import largest
 from bmrl.check import refuse_missing
+from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.episodes import write_episodes
@@ -21,7 +22,7 @@ from bmrl.memory import in_flight
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
-from bmrl.recipe import Recipe, TrainSection, resolved
+from bmrl.recipe import Algorithm, Gigpo, Recipe, ReinforcePP, TrainSection, resolved
 from bmrl.run.compose import chat_for, make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
@@ -168,9 +169,6 @@ def _loop(
                     player,
                     optimizer,
                     update,
-                    reward_success=recipe.reward.success,
-                    reward_invalid_action=recipe.reward.invalid_action,
-                    reward_turn=recipe.reward.turn,
                     max_error_share=recipe.env.max_error_share,
                     on_episode=lambda _: progress.advance(),
                     poll=poll,
@@ -215,16 +213,34 @@ def update_settings(recipe: Recipe) -> Update:
     algorithm = recipe.algorithm
     return Update(
         temperature=recipe.rollout.temperature,
+        prices=Prices(recipe.reward.success, recipe.reward.invalid_action, recipe.reward.turn),
+        credit=credit_settings(algorithm),
+        ratio="sequence" if algorithm.name == "gspo" else "token",
         aggregation=algorithm.aggregation,
         clip_low=algorithm.clip_low,
         clip_high=algorithm.clip_high,
         kl_coef=algorithm.kl_coef,
+        kl_estimator=algorithm.kl_estimator,
+        entropy_coef=algorithm.entropy_coef,
         truncation={EndReason(k): v for k, v in algorithm.truncation.model_dump().items()},
         epochs=recipe.train.epochs_per_step,
         micro_batch_tokens=recipe.train.micro_batch_tokens,
         max_grad_norm=recipe.optimizer.max_grad_norm,
         max_logprob_gap=recipe.rollout.max_logprob_gap,
     )
+
+
+def credit_settings(algorithm: Algorithm) -> Credit:
+    """What a recipe says of advantages."""
+    match algorithm:
+        case Gigpo():
+            return Credit(
+                "gigpo", discount=algorithm.discount, step_weight=algorithm.step_weight, scale=algorithm.scale
+            )
+        case ReinforcePP():
+            return Credit(algorithm.name, algorithm.credit, algorithm.discount, baseline=algorithm.baseline)
+        case _:
+            return Credit(algorithm.name, algorithm.credit, algorithm.discount)
 
 
 def _rate(recipe: Recipe, step: int) -> float:

@@ -1,21 +1,9 @@
-"""The maths of the update: pure functions on tensors and plain numbers."""
+"""The surrogate loss: ratios, clipping, and how the losses of tokens add up."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-
-
-def grpo_advantages(rewards: Sequence[float]) -> list[float]:
-    """Advantages within one group: (r - mean) / std (GRPO, arXiv:2402.03300, section 4.1.2).
-
-    The standard deviation is the population's. Equal rewards give exactly 0.
-    """
-    if not rewards or max(rewards) == min(rewards):
-        return [0.0] * len(rewards)
-    mean = sum(rewards) / len(rewards)
-    std = (sum((r - mean) ** 2 for r in rewards) / len(rewards)) ** 0.5
-    return [(r - mean) / std for r in rewards]
 
 
 def token_weights(lengths: Sequence[int], *, aggregation: str, constant: float) -> list[float]:
@@ -36,29 +24,37 @@ def token_weights(lengths: Sequence[int], *, aggregation: str, constant: float) 
     return [1.0 / (episodes * constant)] * episodes
 
 
+def token_ratio(logprobs: Tensor, old_logprobs: Tensor) -> Tensor:
+    """How much likelier each token has become, exp(logprobs - old_logprobs); shapes (n,)."""
+    return torch.exp(logprobs - old_logprobs)
+
+
+def sequence_ratio(logprobs: Tensor, old_logprobs: Tensor, counts: Sequence[int]) -> Tensor:
+    """The geometric mean of an episode's ratios, for each of its tokens (GSPO, arXiv:2507.18071, equation 7).
+
+    Args:
+        logprobs, old_logprobs: (n,), the action tokens of the episodes in order.
+        counts: action tokens of each episode.
+
+    Returns:
+        (n,)
+    """
+    means = torch.stack([part.mean() for part in torch.split(logprobs - old_logprobs, list(counts))])
+    return torch.exp(means.repeat_interleave(torch.tensor(counts, device=means.device)))
+
+
 def clipped_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, weights: Tensor, *, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor, Tensor]:
+    ratio: Tensor, advantages: Tensor, weights: Tensor, *, clip_low: float, clip_high: float
+) -> tuple[Tensor, Tensor]:
     """Clipped surrogate (PPO, arXiv:1707.06347, equation 7, with a bound of its own on each side), to minimise.
 
     All arguments have shape (n,), one entry per action token.
 
     Returns:
         the loss, a scalar: -sum(weights * min(ratio * advantage, clip(ratio) * advantage));
-        the ratios exp(logprobs - old_logprobs), (n,), detached;
         where the clip took the gradient away, (n,) bool.
     """
-    ratio = torch.exp(logprobs - old_logprobs)
     clipped = ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
     loss = -(weights * torch.minimum(ratio * advantages, clipped * advantages)).sum()
     stopped = ((ratio > 1.0 + clip_high) & (advantages > 0)) | ((ratio < 1.0 - clip_low) & (advantages < 0))
-    return loss, ratio.detach(), stopped.detach()
-
-
-def kl_k3(logprobs: Tensor, reference_logprobs: Tensor) -> Tensor:
-    """Per-token estimate of KL(policy || reference): exp(d) - d - 1 with d = reference - policy, never negative.
-
-    Source: J. Schulman, "Approximating KL Divergence" (2020), estimator k3. Shapes (n,).
-    """
-    difference = reference_logprobs - logprobs
-    return torch.exp(difference) - difference - 1.0
+    return loss, stopped.detach()
