@@ -27,6 +27,9 @@ class Metric:
     bad: str
 
 
+# What algorithm.truncation decides on.
+CUT_OFF = (EndReason.BUDGET, EndReason.CONTEXT, EndReason.FAILURE)
+
 GLOSSARY: dict[str, Metric] = {
     "step": Metric(
         "count",
@@ -71,6 +74,13 @@ GLOSSARY: dict[str, Metric] = {
         "`end_success` grows, `end_budget` shrinks",
         "`end_context` above a few percent: raise model.context_tokens; `end_timeout` or "
         "`end_env_error` above 0: see the field `error` in `episodes/`",
+    ),
+    "end_{reason}_at_{budget}": Metric(
+        "share",
+        "episodes of one budget that ended as `budget`, `context` or `failure`: what algorithm.truncation decides on",
+        "`end_budget_at_…` shrinks, at large budgets first",
+        "`end_context_at_…` above 0 at large budgets only: they do not fit; raise model.context_tokens, or long "
+        "episodes are not learned from (algorithm.truncation.context)",
     ),
     "invalid_share": Metric(
         "share",
@@ -277,6 +287,8 @@ def metric(key: str) -> Metric | None:
         return GLOSSARY[key]
     if found := re.fullmatch(r"((?:eval_)?success_at_)[1-9]\d*", key):
         return GLOSSARY[f"{found[1]}{{budget}}"]
+    if found := re.fullmatch(r"end_(\w+)_at_[1-9]\d*", key):
+        return GLOSSARY["end_{reason}_at_{budget}"] if found[1] in CUT_OFF else None
     if key.startswith("end_") and key.removeprefix("end_") in list(EndReason):
         return GLOSSARY["end_{reason}"]
     return None

@@ -17,6 +17,7 @@ from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.errors import BmrlError
+from bmrl.glossary import CUT_OFF
 from bmrl.policy import Policy, reference, token_logprobs
 from bmrl.rollout import Waited, rollout
 from bmrl.sampler import LiveSampler
@@ -264,7 +265,10 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "observation_tokens": sum(len(t.observation_ids) for t in turns),
     }
     for budget in sorted({e.budget for e in episodes}):
-        metrics[f"success_at_{budget}"] = fmean(e.success for e in episodes if e.budget == budget)
+        of_budget = [e for e in episodes if e.budget == budget]
+        metrics[f"success_at_{budget}"] = fmean(e.success for e in of_budget)
+        for reason in CUT_OFF:
+            metrics[f"end_{reason}_at_{budget}"] = fmean(e.end_reason is reason for e in of_budget)
     for reason in EndReason:
         metrics[f"end_{reason}"] = fmean(e.end_reason is reason for e in episodes)
     return metrics

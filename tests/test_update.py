@@ -271,6 +271,9 @@ def test_rollout_metrics():
     assert metrics["invalid_share"] == pytest.approx(1 / 6)
     assert metrics["end_success"] == metrics["end_budget"] == metrics["end_context"] == pytest.approx(1 / 3)
     assert metrics["step_turns"] == 6
+    cut = {key: value for key, value in metrics.items() if "_at_" in key and key.startswith("end_")}
+    assert {key: value for key, value in cut.items() if value} == {"end_budget_at_8": 0.5, "end_context_at_4": 1.0}
+    assert len(cut) == 6
 
 
 def test_the_cache_of_the_rollout_is_gone_when_the_update_begins(monkeypatch):
