@@ -108,7 +108,7 @@ def _inverse_spread(values: Sequence[float]) -> float:
 
 
 def _gigpo(rewards: Sequence[Sequence[float]], states: Sequence[Sequence[str]], credit: Credit) -> list[list[float]]:
-    """Episode-level advantage + step_weight x step-level advantage (arXiv:2505.10978, equation 9)."""
+    """Episode-level advantage + step_weight x step-level advantage (arXiv:2505.10978)."""
     whole = (standardised if credit.scale else centred)([sum(episode) for episode in rewards])
     to_go = [rewards_to_go(episode, credit.discount) for episode in rewards]
     steps = anchored(states, to_go, scale=credit.scale)

@@ -4,6 +4,10 @@ import importlib.util
 import re
 from pathlib import Path
 
+from bmrl import algorithm
+from bmrl.recipe import Recipe
+from bmrl.recipe.messages import sections, tag
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -31,3 +35,20 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     links = re.findall(r"\]\(([^)#:]+)\)", text)
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_algorithms_have_pages_that_name_what_there_is() -> None:
+    folder = ROOT / "docs" / "algorithms"
+    table = (folder / "README.md").read_text(encoding="utf-8")
+    names = [tag(section)[1] for section in sections(Recipe.model_fields["algorithm"].annotation)]
+    assert len(names) == 6
+    for name in names:
+        found = re.search(rf"^\| `{name}`.*\]\((\w+\.md)\) \|$", table, re.MULTILINE)
+        assert found is not None, name
+        assert f"# {name}" in (folder / found[1]).read_text(encoding="utf-8") or found[1] == "grpo.md"
+    for page in folder.glob("*.md"):
+        text = page.read_text(encoding="utf-8")
+        for function in set(re.findall(r"`algorithm\.(\w+)`", text)) - {"name"}:
+            assert hasattr(algorithm, function), f"{page.name}: {function}"
+        for link in re.findall(r"\]\(([^)#:]+)\)", text):
+            assert (folder / link).exists(), f"{page.name}: {link}"

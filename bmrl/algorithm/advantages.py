@@ -8,7 +8,7 @@ from itertools import accumulate
 
 
 def centred(returns: Sequence[float]) -> list[float]:
-    """r - mean (Dr. GRPO, arXiv:2503.20783, equation 3). Equal returns give exactly 0."""
+    """r - mean (Dr. GRPO, arXiv:2503.20783). Equal returns give exactly 0."""
     return _scaled(returns, 1.0)
 
 
@@ -22,7 +22,7 @@ def standardised(returns: Sequence[float]) -> list[float]:
 
 
 def leave_one_out(returns: Sequence[float]) -> list[float]:
-    """r - mean of the others (RLOO, arXiv:2402.14740, section 3.2); 0 for an episode without others.
+    """r - mean of the others (RLOO, arXiv:2402.14740); 0 for an episode without others.
 
     An episode is in no part of its own baseline, so that the estimate of the gradient is unbiased.
     """
@@ -31,7 +31,7 @@ def leave_one_out(returns: Sequence[float]) -> list[float]:
 
 
 def over_batch(advantages: Sequence[float]) -> list[float]:
-    """(a - mean) / std over all episodes of a step (REINFORCE++, arXiv:2501.03262, section 3)."""
+    """(a - mean) / std over all episodes of a step (REINFORCE++, arXiv:2501.03262)."""
     return standardised(advantages)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 def anchored(
     states: Sequence[Sequence[Hashable]], returns: Sequence[Sequence[float]], *, scale: bool
 ) -> list[list[float]]:
-    """Of each turn its return, less the mean of those from the same state (arXiv:2505.10978, equations 6 to 8).
+    """Of each turn its return, less the mean of those from the same state (arXiv:2505.10978).
 
     Each episode counts once in the mean of a state, by the mean of its own visits: one that goes in circles would
     otherwise set the baseline that the others are held against. A state that one episode alone has visited gives 0:
