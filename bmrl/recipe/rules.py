@@ -132,6 +132,20 @@ def _tokens(recipe: "Recipe") -> Iterator[Problem]:
         yield ("rollout", "turn_tokens"), f"{turn} is too few with `chat.think: true`; try 256"
 
 
+def _groups(recipe: "Recipe") -> Iterator[Problem]:
+    rollout = recipe.rollout
+    if rollout.max_groups is not None and not rollout.dynamic:
+        yield ("rollout", "max_groups"), f"{rollout.max_groups} without `dynamic: true`; set that, or remove it"
+    elif rollout.max_groups is not None and rollout.max_groups < rollout.tasks_per_step:
+        yield (
+            ("rollout", "max_groups"),
+            f"{rollout.max_groups} is below tasks_per_step {rollout.tasks_per_step}; raise it",
+        )
+    if rollout.success_range is not None and rollout.success_range[0] > rollout.success_range[1]:
+        low, high = rollout.success_range
+        yield ("rollout", "success_range"), f"low {low:g} is above high {high:g}; swap them"
+
+
 def _splits(recipe: "Recipe") -> Iterator[Problem]:
     same = recipe.env.eval_split == recipe.env.train_split
     if same and recipe.train is not None and recipe.train.eval_every > 0:
@@ -164,6 +178,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _budgets,
     _lists_without_repeats,
     _tokens,
+    _groups,
     _splits,
     _chat,
 )
