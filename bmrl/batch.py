@@ -97,9 +97,7 @@ def make_rows(
     counted = 0
     for group, values in zip(groups, rewards, strict=True):
         scored = [
-            (episode, value)
-            for episode, value in zip(group, values, strict=True)
-            if is_scored(episode, truncation)
+            (episode, value) for episode, value in zip(group, values, strict=True) if is_scored(episode, truncation)
         ]
         counted += len(scored)
         advantages = grpo_advantages([value for _, value in scored])

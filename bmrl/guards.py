@@ -40,7 +40,10 @@ def watch(
         the new counters, and why the run must stop, naming guard and threshold; None if it need not.
     """
     bad = _bad(guards, values)
-    new = {name: counters.get(name, 0) if bad[name] is None else bad[name] * (counters.get(name, 0) + 1) for name in COUNTERS}
+    new = {
+        name: counters.get(name, 0) if bad[name] is None else bad[name] * (counters.get(name, 0) + 1)
+        for name in COUNTERS
+    }
     limits = {
         "guard_nonfinite": guards.nonfinite_steps,
         "guard_gap": guards.gap_steps,
