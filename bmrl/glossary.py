@@ -98,8 +98,8 @@ GLOSSARY: dict[str, Metric] = {
     ),
     "skipped_nonfinite": Metric(
         "share",
-        "1 where loss, gradient or log-probabilities were not finite and the optimizer step was skipped, else 0; absent "
-        "without an update",
+        "1 where loss, gradient or log-probabilities were not finite and the optimizer step was skipped, else 0; "
+        "absent without an update",
         "0",
         "1: lower the learning rate; the run stops after guards.nonfinite_steps in a row",
     ),

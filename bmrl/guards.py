@@ -40,10 +40,8 @@ def watch(
         the new counters, and why the run must stop, naming guard and threshold; None if it need not.
     """
     bad = _bad(guards, values)
-    new = {
-        name: counters.get(name, 0) if bad[name] is None else bad[name] * (counters.get(name, 0) + 1)
-        for name in COUNTERS
-    }
+    before = {name: counters.get(name, 0) for name in COUNTERS}
+    new = {name: before[name] if is_bad is None else (before[name] + 1) * is_bad for name, is_bad in bad.items()}
     limits = {
         "guard_nonfinite": guards.nonfinite_steps,
         "guard_gap": guards.gap_steps,
@@ -100,8 +98,8 @@ def _line(name: str, guards: Guards, values: Mapping[str, float], steps: int) ->
             )
         case "guard_repeats":
             return (
-                f"the policy repeats itself: {values['repeat_share']:.0%} of turns say what the turn before said, above "
-                f"guards.max_repeat_share {guards.max_repeat_share:g} for {counted} ({patience})"
+                f"the policy repeats itself: {values['repeat_share']:.0%} of turns say what the turn before said, "
+                f"above guards.max_repeat_share {guards.max_repeat_share:g} for {counted} ({patience})"
             )
         case "guard_invalid":
             return (

@@ -25,8 +25,8 @@ from bmrl.system import system_info as system_info
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
 _CHECKPOINT, _OF_STEP = re.compile(r"step-(\d{6,})"), re.compile(r"step-(\d{6,})\.jsonl?$")
-# What may differ between a run and the recipe it is resumed with: none of it changes an episode. The guards only stop: a step is
-# skipped whatever they say, by rollout.max_logprob_gap for one, which therefore is not here.
+# What may differ between a run and the recipe it is resumed with: none of it changes an episode. The guards only stop
+# a run: whether a step is skipped depends on none of them, but on rollout.max_logprob_gap, which is not here.
 FREE = {
     "train.max_hours",
     "train.keep_checkpoints",
