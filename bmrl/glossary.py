@@ -178,6 +178,12 @@ GLOSSARY: dict[str, Metric] = {
         "falls slowly",
         "falls to 0: nothing new is tried; raise rollout.temperature or lower the learning rate",
     ),
+    "sampled_entropy": Metric(
+        "nats",
+        "mean of -log p of the sampled tokens: entropy as the rollout estimates it, of all groups, with an update or not",
+        "near entropy",
+        "as for entropy; far from it: the groups without a signal are those the policy is sure of",
+    ),
     "grad_norm": Metric(
         "norm",
         "norm of the gradient before it is scaled down to optimizer.max_grad_norm",

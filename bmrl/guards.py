@@ -33,8 +33,8 @@ def watch(
 
     Args:
         counters: those after the step before; ``{}`` at first.
-        values: the step's metrics: ``skipped_nonfinite``, ``skipped_gap``, ``entropy``, ``repeat_share``,
-            ``invalid_share``, ``groups_played`` and ``groups_dropped``, as far as it has them.
+        values: the step's metrics: ``skipped_nonfinite``, ``skipped_gap``, ``entropy`` or
+            ``sampled_entropy``, ``repeat_share``, ``invalid_share``, ``groups_played`` and ``groups_dropped``, as far as it has them.
 
     Returns:
         the new counters, and why the run must stop, naming guard and threshold; None if it need not.
@@ -61,7 +61,7 @@ def holding(counters: Mapping[str, int]) -> bool:
 
 def _bad(guards: Guards, values: Mapping[str, float]) -> dict[str, bool | None]:
     """Whether the step is a bad one, by guard; None where it does not say."""
-    entropy, floor = values.get("entropy"), guards.min_entropy
+    entropy, floor = _entropy(values), guards.min_entropy
     repeats, most_repeats = values.get("repeat_share"), guards.max_repeat_share
     invalid, most_invalid = values.get("invalid_share"), guards.max_invalid_share
     nonfinite, gap = values.get("skipped_nonfinite"), values.get("skipped_gap")
@@ -75,6 +75,11 @@ def _bad(guards: Guards, values: Mapping[str, float]) -> dict[str, bool | None]:
         "guard_invalid": False if most_invalid is None else None if invalid is None else invalid > most_invalid,
         "guard_dead": values["groups_dropped"] >= values["groups_played"] if "groups_played" in values else None,
     }
+
+
+def _entropy(values: Mapping[str, float]) -> float | None:
+    # A policy without entropy makes groups without a signal, and so no update that measures it; sampling estimates it.
+    return values.get("entropy", values.get("sampled_entropy"))
 
 
 def _line(name: str, guards: Guards, values: Mapping[str, float], steps: int) -> str:
@@ -93,7 +98,7 @@ def _line(name: str, guards: Guards, values: Mapping[str, float], steps: int) ->
             )
         case "guard_entropy":
             return (
-                f"the policy collapsed: entropy {values['entropy']:.2g} nats, below guards.min_entropy "
+                f"the policy collapsed: entropy {_entropy(values) or 0.0:.2g} nats, below guards.min_entropy "
                 f"{guards.min_entropy:g} for {counted} ({patience}); lower optimizer.learning_rate"
             )
         case "guard_repeats":

@@ -294,6 +294,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What a step's episodes say: success (also per budget), end reasons, turns, tokens."""
     turns = [turn for episode in episodes for turn in episode.turns]
     pairs = [pair for episode in episodes for pair in pairwise(episode.turns)]
+    logprobs = [logprob for turn in turns for logprob in turn.logprobs]
     metrics: dict[str, float] = {
         "episodes": len(episodes),
         "success": fmean(e.success for e in episodes),
@@ -301,6 +302,7 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
         "step_turns": len(turns),
         "invalid_share": fmean(not t.valid for t in turns) if turns else 0.0,
         "repeat_share": fmean(a.text == b.text for a, b in pairs) if pairs else 0.0,
+        "sampled_entropy": -fmean(logprobs) if logprobs else 0.0,
         "action_tokens": sum(len(t.action_ids) for t in turns),
         "observation_tokens": sum(len(t.observation_ids) for t in turns),
     }

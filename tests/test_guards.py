@@ -63,6 +63,9 @@ def test_a_step_without_an_update_leaves_the_counters_of_the_update():
     no_update = {key: FINE[key] for key in ("repeat_share", "invalid_share", "groups_played")} | {"groups_dropped": 3}
     new, _ = watch(Guards(gap_steps=2), counters, no_update)
     assert new == {**counters, "guard_repeats": 0, "guard_invalid": 0, "guard_dead": 2}
+    # But an entropy that only sampling knows counts.
+    sure, _ = watch(Guards(), counters, {**no_update, "sampled_entropy": 0.001})
+    assert sure["guard_entropy"] == 2
     assert holding(new) and not holding({"guard_dead": 4})
 
 
