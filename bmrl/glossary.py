@@ -180,7 +180,7 @@ GLOSSARY: dict[str, Metric] = {
     ),
     "sampled_entropy": Metric(
         "nats",
-        "mean of -log p of the sampled tokens: entropy as the rollout estimates it, of all groups, with an update or not",
+        "mean of -log p of the sampled tokens: entropy as the rollout estimates it, over all groups",
         "near entropy",
         "as for entropy; far from it: the groups without a signal are those the policy is sure of",
     ),

@@ -33,8 +33,8 @@ def watch(
 
     Args:
         counters: those after the step before; ``{}`` at first.
-        values: the step's metrics: ``skipped_nonfinite``, ``skipped_gap``, ``entropy`` or
-            ``sampled_entropy``, ``repeat_share``, ``invalid_share``, ``groups_played`` and ``groups_dropped``, as far as it has them.
+        values: the step's metrics: ``skipped_nonfinite``, ``skipped_gap``, ``entropy`` or ``sampled_entropy``,
+            ``repeat_share``, ``invalid_share``, ``groups_played`` and ``groups_dropped``, as far as it has them.
 
     Returns:
         the new counters, and why the run must stop, naming guard and threshold; None if it need not.

@@ -124,7 +124,7 @@ CASES = {
         "guard_gap",
     ),
     "no entropy": (
-        lambda module, states: states * 30,
+        lambda module, states: states * 1000,
         {},
         "below guards.min_entropy 0.005 for 2 steps in a row (guards.patience 2)",
         "guard_entropy",
