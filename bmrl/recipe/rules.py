@@ -141,8 +141,11 @@ def _groups(recipe: "Recipe") -> Iterator[Problem]:
             ("rollout", "max_groups"),
             f"{rollout.max_groups} is below tasks_per_step {rollout.tasks_per_step}; raise it",
         )
-    if rollout.success_range is not None and rollout.success_range[0] > rollout.success_range[1]:
-        low, high = rollout.success_range
+    bounds = rollout.success_range
+    if bounds is not None and len(bounds) != 2:
+        yield ("rollout", "success_range"), f"{len(bounds)} numbers; write two, [low, high]"
+    elif bounds is not None and bounds[0] > bounds[1]:
+        low, high = bounds
         yield ("rollout", "success_range"), f"low {low:g} is above high {high:g}; swap them"
 
 

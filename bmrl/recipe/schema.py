@@ -112,7 +112,7 @@ class RolloutSection(Section):
     max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which a step is skipped and `guards.gap_steps` counts, nats")
     dynamic: bool = Field(False, description="refill groups without a signal (equal rewards) by groups of the next tasks, until `tasks_per_step` have one or `max_groups` were played (DAPO, arXiv:2503.14476); only groups with one are trained on")
     max_groups: Positive | None = Field(None, description="most groups played in a step, with `dynamic`; null: 3 x tasks_per_step")
-    success_range: Annotated[list[Share], Field(min_length=2, max_length=2)] | None = Field(None, description="train only on groups whose share of solved episodes lies within, bounds included: [low, high]; with `dynamic` the others are refilled; null: on all")
+    success_range: Annotated[list[Share], Field(min_length=1)] | None = Field(None, description="train only on groups whose share of solved episodes lies within, bounds included: [low, high]; with `dynamic` the others are refilled; null: on all")
 
 
 class GuardsSection(Section):
