@@ -1,6 +1,6 @@
 """From episodes to what the update computes on."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -45,6 +45,37 @@ def observations(episode: Episode) -> list[str]:
     return [turn.observation for turn in episode.turns]
 
 
+def is_scored(episode: Episode, truncation: Mapping[EndReason, str]) -> bool:
+    """Whether an episode is in its group's baseline: no environment error, not dropped."""
+    return episode.end_reason not in ERRORS and bool(episode.turns) and truncation.get(episode.end_reason) != "drop"
+
+
+def has_signal(
+    group: Sequence[Episode],
+    rewards: Sequence[float],
+    truncation: Mapping[EndReason, str],
+    success_range: Sequence[float] | None = None,
+) -> bool:
+    """Whether there is something to learn from a group: its scored rewards differ.
+
+    Args:
+        success_range: the share of solved episodes must lie within, too, bounds included.
+    """
+    scored = [(e, r) for e, r in zip(group, rewards, strict=True) if is_scored(e, truncation)]
+    return len({r for _, r in scored}) > 1 and _within([e for e, _ in scored], success_range)
+
+
+def in_range(
+    group: Sequence[Episode], truncation: Mapping[EndReason, str], success_range: Sequence[float] | None
+) -> bool:
+    """Whether the share of solved episodes, of those scored, lies within ``success_range``; None bounds nothing."""
+    return _within([e for e in group if is_scored(e, truncation)], success_range)
+
+
+def _within(scored: Sequence[Episode], bounds: Sequence[float] | None) -> bool:
+    return bounds is None or (bool(scored) and bounds[0] <= sum(e.success for e in scored) / len(scored) <= bounds[1])
+
+
 def make_rows(
     groups: Sequence[Sequence[Episode]],
     rewards: Sequence[Sequence[Sequence[float]]],
@@ -67,11 +98,7 @@ def make_rows(
         states: what the environment showed before each turn, for step-level groups.
     """
     scored = [
-        [
-            (episode, values)
-            for episode, values in zip(group, of_group, strict=True)
-            if episode.end_reason not in ERRORS and episode.turns and truncation.get(episode.end_reason) != "drop"
-        ]
+        [(episode, values) for episode, values in zip(group, of_group, strict=True) if is_scored(episode, truncation)]
         for group, of_group in zip(groups, rewards, strict=True)
     ]
     found = advantages(

@@ -15,7 +15,7 @@ import hashlib
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,12 +145,19 @@ def latest(folder: Path, warn: Callable[[str], object] = _to_stderr) -> Path | N
     return None
 
 
-def prune(folder: Path, keep: int, spare: int | None = None) -> None:
-    """Remove all but the ``keep`` (at least 1) newest finished checkpoints and that of step ``spare``."""
+def prune(folder: Path, keep: int, spare: Collection[int] = ()) -> None:
+    """Remove all but the ``keep`` (at least 1) newest finished checkpoints and those of the steps ``spare``."""
     finished = checkpoints(folder)
     for step in sorted(finished)[: -max(keep, 1)]:
-        if step != spare:
+        if step not in spare:
             _remove(finished[step])
+
+
+def forget_after(folder: Path, step: int) -> None:
+    """Remove the finished checkpoints of later steps."""
+    for later, path in checkpoints(folder).items():
+        if later > step:
+            _remove(path)
 
 
 def clean(folder: Path) -> None:

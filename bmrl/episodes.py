@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ def episode_line(episode: Episode) -> dict[str, Any]:
                 "observation_tokens": len(turn.observation_ids),
                 "action_tokens": len(turn.action_ids),
                 # Rounded: what is left over differs with the rows that were computed together.
-                "logprob": round(sum(turn.logprobs), 4) if turn.logprobs else None,
+                "logprob": round(total, 4) if turn.logprobs and isfinite(total := sum(turn.logprobs)) else None,
             }
             for turn in episode.turns
         ],

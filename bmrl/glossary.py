@@ -65,7 +65,7 @@ GLOSSARY: dict[str, Metric] = {
     "episodes": Metric(
         "count",
         "episodes of the step",
-        "rollout.tasks_per_step x rollout.group_size, at every step",
+        "groups_played x rollout.group_size, at every step",
         "differs: episodes were lost, which is a bug",
     ),
     "end_{reason}": Metric(
@@ -88,11 +88,73 @@ GLOSSARY: dict[str, Metric] = {
         "falls early",
         "rises: the policy drifts away from the action format",
     ),
+    "groups_played": Metric(
+        "count",
+        "groups of the step, refills of rollout.dynamic included",
+        "rollout.tasks_per_step; with rollout.dynamic little more",
+        "at rollout.max_groups: too few groups have a signal; tasks are too hard or too easy for the budgets",
+    ),
     "groups_dropped": Metric(
         "count",
-        "groups whose episodes all have the same reward: there is nothing to compare, no gradient",
+        "groups that taught nothing: equal rewards leave nothing to compare; or outside of rollout.success_range",
         "below half of the groups",
         "all of them: nothing is learned; tasks are too hard or too easy for the budgets",
+    ),
+    "repeat_share": Metric(
+        "share",
+        "turns whose text is that of the turn before in their episode, among those that have one",
+        "well below 1; what a world allows: a corridor is won by repeating",
+        "rises towards 1: the policy says one thing only; see guards.max_repeat_share",
+    ),
+    "skipped_nonfinite": Metric(
+        "share",
+        "1 where loss, gradient or log-probabilities were not finite and the optimizer step was skipped, else 0; "
+        "absent without an update",
+        "0",
+        "1: lower the learning rate; the run stops after guards.nonfinite_steps in a row",
+    ),
+    "skipped_gap": Metric(
+        "share",
+        "1 where logprob_gap was above rollout.max_logprob_gap and the optimizer step was skipped, else 0; absent "
+        "without an update",
+        "0",
+        "1: the sampler is not the policy; the run stops after guards.gap_steps in a row",
+    ),
+    "guard_nonfinite": Metric(
+        "steps",
+        "steps in a row skipped because something was not finite",
+        "0",
+        "grows: the run stops at guards.nonfinite_steps",
+    ),
+    "guard_gap": Metric(
+        "steps",
+        "steps in a row skipped because the sampler was not the policy",
+        "0",
+        "grows: the run stops at guards.gap_steps",
+    ),
+    "guard_entropy": Metric(
+        "steps",
+        "steps in a row with entropy below guards.min_entropy",
+        "0",
+        "grows: the policy has collapsed, and the run stops at guards.patience",
+    ),
+    "guard_repeats": Metric(
+        "steps",
+        "steps in a row with repeat_share above guards.max_repeat_share",
+        "0",
+        "grows: the policy repeats itself, and the run stops at guards.patience",
+    ),
+    "guard_invalid": Metric(
+        "steps",
+        "steps in a row with invalid_share above guards.max_invalid_share",
+        "0",
+        "grows: no action is understood, and the run stops at guards.patience",
+    ),
+    "guard_dead": Metric(
+        "steps",
+        "steps in a row in which no group had a signal",
+        "0",
+        "grows: nothing is learned, and the run stops at guards.dead_steps",
     ),
     "loss": Metric(
         "nats",
@@ -126,6 +188,12 @@ GLOSSARY: dict[str, Metric] = {
         "falls slowly",
         "falls to 0: nothing new is tried; raise rollout.temperature or lower the learning rate",
     ),
+    "sampled_entropy": Metric(
+        "nats",
+        "mean of -log p of the sampled tokens: entropy as the rollout estimates it, over all groups",
+        "near entropy",
+        "as for entropy; far from it: the groups without a signal are those the policy is sure of",
+    ),
     "grad_norm": Metric(
         "norm",
         "norm of the gradient before it is scaled down to optimizer.max_grad_norm",
@@ -142,7 +210,7 @@ GLOSSARY: dict[str, Metric] = {
         "nats",
         "mean absolute difference of the sampler's and the update's log-probabilities of the sampled tokens",
         "1e-6 in float32 on a CPU; up to about 0.01 in bfloat16",
-        "grows: the sampler is not the policy; the run stops at rollout.max_logprob_gap",
+        "grows: the sampler is not the policy; a step above rollout.max_logprob_gap is skipped",
     ),
     "action_tokens": Metric(
         "tokens",

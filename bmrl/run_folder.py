@@ -25,7 +25,8 @@ from bmrl.system import system_info as system_info
 FORMAT = 1  # raised when an older bmrl could no longer read the folder
 RECIPE, RESOLVED, SYSTEM = "recipe.yaml", "recipe.resolved.json", "system.json"
 _CHECKPOINT, _OF_STEP = re.compile(r"step-(\d{6,})"), re.compile(r"step-(\d{6,})\.jsonl?$")
-# What may differ between a run and the recipe it is resumed with: none of it changes an episode.
+# What may differ between a run and the recipe it is resumed with: none of it changes an episode. The guards only stop
+# a run: whether a step is skipped depends on none of them, but on rollout.max_logprob_gap, which is not here.
 FREE = {
     "train.max_hours",
     "train.keep_checkpoints",
@@ -33,6 +34,19 @@ FREE = {
     "env.workers",
     "env.timeout_s",
     "tracking",
+    "guards",  # of a run that is older than they are
+    *(
+        f"guards.{key}"
+        for key in (
+            "nonfinite_steps",
+            "gap_steps",
+            "min_entropy",
+            "max_repeat_share",
+            "max_invalid_share",
+            "patience",
+            "dead_steps",
+        )
+    ),
 }
 
 

@@ -345,4 +345,5 @@ def _inverted(weights: Tensor, uniforms: NDArray[np.float64]) -> Tensor:
     share = ((aim - start) / (ends.gather(-1, block) - start)).clamp_(max=1 - 1e-9)
     sums = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK)).squeeze(1).double().cumsum(-1)
     entry = torch.searchsorted(sums, share * sums[:, -1:], right=True)
-    return (block * BLOCK + entry).squeeze(-1)
+    # Of weights that are no numbers any entry will do: its log-probability is none either, which tells.
+    return (block * BLOCK + entry).squeeze(-1).clamp_(max=weights.shape[1] - 1)

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import isfinite
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bmrl.algorithm import clipped_loss, k1, k2, k3, sequence_ratio, token_ratio
-from bmrl.batch import Batch, Row, collate, make_rows, micro_batches
+from bmrl.batch import Batch, Row, collate, has_signal, in_range, make_rows, micro_batches
 from bmrl.budgets import announcement, draw
 from bmrl.chat import Chat
 from bmrl.credit import Credit, Prices
@@ -70,16 +72,34 @@ class Update:
     max_logprob_gap: float = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Refill:
+    """How groups without a signal are replaced (DAPO, arXiv:2503.14476, section 3.2).
+
+    Attributes:
+        plan: the first so many groups of the step; those already played are the beginning of it.
+        wanted: groups with a signal.
+        most: groups played, those without included.
+    """
+
+    plan: Callable[[int], Sequence[Sequence[Play]]]
+    wanted: int
+    most: int
+
+
 def plan_step(
-    step: int, *, tasks: Sequence[Task], split: str, seed: int, groups: int, group_size: int, budget: Any
+    step: int, *, tasks: Sequence[Task], split: str, seed: int, first: int, groups: int, group_size: int, budget: Any
 ) -> list[list[Play]]:
     """The groups of a training step: task and budget of each drawn from streams of their own.
 
     Tasks come in an order shuffled anew each epoch; none comes twice before all came once.
+
+    Args:
+        first: groups drawn in all steps before this one.
     """
     plan = []
     for group in range(groups):
-        epoch, place = divmod((step - 1) * groups + group, len(tasks))
+        epoch, place = divmod(first + group, len(tasks))
         task = tasks[int(stream(seed, "tasks", epoch).permutation(len(tasks))[place])]
         turns = draw(budget, python_stream(seed, "budget", step, group))
         plan.append([Play(step, group, episode, task, split, seed, turns) for episode in range(group_size)])
@@ -95,64 +115,93 @@ def train_step(
     max_error_share: float,
     on_episode: Callable[[Episode], None],
     poll: Callable[[], None],
+    refill: Refill | None = None,
+    success_range: Sequence[float] | None = None,
 ) -> tuple[list[Episode], dict[str, float]]:
     """Rolls out the groups, computes advantages, updates the policy once.
 
+    Args:
+        refill: plays more groups where some have no signal, and trains on those that have one; None does neither.
+        success_range: trains on groups only whose share of solved episodes lies within.
+
     Returns:
-        the episodes in the order of the plan, and the step's metrics (see ``glossary.GLOSSARY``).
+        the episodes in the order of the plan, refills behind, and the step's metrics (see ``glossary.GLOSSARY``).
 
     Raises:
-        BmrlError: too many environment errors, a sampler that is not the policy, or a gradient that is not
-            finite. The policy is unchanged then.
+        BmrlError: too many environment errors. The policy is unchanged then.
     """
     began = time.perf_counter()
     sampler = player.sampler()
     waited = Waited()
-    plays = [play for group in plan for play in group]
+    groups: list[list[Episode]] = []
+    rewards: list[list[list[float]]] = []
     failed: list[Episode] = []
+    due = list(plan)
+    while due:
+        planned = sum(map(len, due)) + sum(map(len, groups))
 
-    def ended(episode: Episode) -> None:
-        on_episode(episode)
-        failed.extend([episode] if episode.end_reason in ERRORS else [])
-        _refuse_errors(failed, len(plays), max_error_share)  # at once: each of them may have cost its time-out twice
+        def ended(episode: Episode, planned: int = planned) -> None:
+            on_episode(episode)
+            failed.extend([episode] if episode.end_reason in ERRORS else [])
+            _refuse_errors(failed, planned, max_error_share)  # at once: each of them may have cost its time-out twice
 
-    episodes = rollout(
-        plays,
-        sampler=sampler,
-        chat=player.chat,
-        pool=player.pool,
-        turn_tokens=player.turn_tokens,
-        context_tokens=player.context_tokens,
-        temperature=update.temperature,
-        announce=player.announce,
-        waited=waited,
-        on_episode=ended,
-        poll=poll,
-    )
+        played = rollout(
+            [play for group in due for play in group],
+            sampler=sampler,
+            chat=player.chat,
+            pool=player.pool,
+            turn_tokens=player.turn_tokens,
+            context_tokens=player.context_tokens,
+            temperature=update.temperature,
+            announce=player.announce,
+            waited=waited,
+            on_episode=ended,
+            poll=poll,
+        )
+        size = len(due[0])
+        for group in (played[i : i + size] for i in range(0, len(played), size)):
+            groups.append(group)
+            rewards.append([update.prices.of_turns(episode) for episode in group])
+        learnable = [
+            has_signal(group, [sum(turns) for turns in values], update.truncation, success_range)
+            for group, values in zip(groups, rewards, strict=True)
+        ]
+        due = []
+        if refill is not None:
+            missing = min(refill.wanted - sum(learnable), refill.most - len(groups))
+            due = list(refill.plan(len(groups) + missing)[len(groups) :]) if missing > 0 else []
+    episodes = [episode for group in groups for episode in group]
     rolled = time.perf_counter()
     counters = sampler.counters
     del sampler  # and with it the cache and the graphs: the update needs their memory
     return_free_memory()
 
-    size = len(plan[0])
-    groups = [episodes[i : i + size] for i in range(0, len(episodes), size)]
-    rewards = [[update.prices.of_turns(episode) for episode in group] for group in groups]
+    # With refills the mean is over the groups that have a signal: theirs is the number that is held constant.
+    chosen = [
+        i
+        for i, group in enumerate(groups)
+        if learnable[i] or (refill is None and in_range(group, update.truncation, success_range))
+    ]
     rows = make_rows(
-        groups,
-        rewards,
+        [groups[i] for i in chosen],
+        [rewards[i] for i in chosen],
         credit=update.credit,
         truncation=update.truncation,
         aggregation=update.aggregation,
         constant=player.turn_tokens,
         states=lambda episode: _states(episode, player.announce),
     )
-    learned = update_policy(player.policy, optimizer, rows, update, poll=poll) if rows else {}
+    if not all(isfinite(p) for e in episodes for turn in e.turns for p in turn.logprobs):
+        learned = {"skipped_nonfinite": 1.0}  # what samples computes nonsense, and so would the update
+    else:
+        learned = update_policy(player.policy, optimizer, rows, update, poll=poll) if rows else {}
 
     return episodes, {
         **rollout_metrics(episodes),
         **learned,
         "reward_mean": fmean(sum(turns) for group in rewards for turns in group),
-        "groups_dropped": sum(len({sum(turns) for turns in group}) == 1 for group in rewards),
+        "groups_played": len(groups),
+        "groups_dropped": len(groups) - sum(learnable),
         "rollout_s": rolled - began,
         "update_s": time.perf_counter() - rolled,
         "prefill_s": counters.prefill_s,
@@ -172,6 +221,10 @@ def update_policy(
 ) -> dict[str, float]:
     """``update.epochs`` optimizer steps on the rows of one rollout.
 
+    Where a loss or gradient is not finite, or the sampler is not the policy, this and the later epochs' optimizer
+    steps are skipped: weights and optimizer state stay as they are, and the metrics say ``skipped_nonfinite`` or
+    ``skipped_gap``.
+
     The old log-probabilities are those of the first epoch's own forward, so that its ratios are exactly 1; the
     sampler's are compared with them. ``poll`` is called only while the weights are still those of the step
     before.
@@ -185,7 +238,7 @@ def update_policy(
     anchors: list[Tensor | None] = []
     tokens = sum(len(row.logprobs) for row in rows)
     sums = dict.fromkeys(("loss", "kl", "clip_share", "ratio_mean", "entropy", "logprob_gap"), 0.0)
-    norm = 0.0
+    norm, finite, gap = 0.0, True, False
     for epoch in range(update.epochs):
         optimizer.zero_grad(set_to_none=True)
         for i, batch in enumerate(pieces):
@@ -210,23 +263,31 @@ def update_policy(
                 sums["kl"] += float(kl.detach().sum()) / tokens / update.epochs
             if update.entropy_coef:
                 loss = loss - update.entropy_coef * (batch.weights * entropy).sum()
+            finite = isfinite(float(loss.detach())) and isfinite(sums["logprob_gap"])
+            if not finite:
+                break
             loss.backward()  # type: ignore[no-untyped-call]
             sums["loss"] += float(loss.detach()) / update.epochs
             sums["ratio_mean"] += float(ratio.detach().sum()) / tokens / update.epochs
             sums["clip_share"] += float(stopped.sum()) / tokens / update.epochs
             sums["entropy"] += float(entropy.detach().sum()) / tokens / update.epochs
-        if epoch == 0 and sums["logprob_gap"] > update.max_logprob_gap:
-            raise BmrlError(
-                f"the sampler is not the policy: their log-probabilities differ by {sums['logprob_gap']:.2g} nats on "
-                f"average, above rollout.max_logprob_gap {update.max_logprob_gap:g}; nothing was learned from this step"
-            )
-        norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trainable.values()), update.max_grad_norm))
-        if not norm < float("inf"):
-            raise BmrlError(f"the gradient is not finite ({norm}); lower optimizer.learning_rate and resume")
+        gap = sums["logprob_gap"] > update.max_logprob_gap
+        if finite and not gap:
+            norm = float(torch.nn.utils.clip_grad_norm_(list(policy.trainable.values()), update.max_grad_norm))
+            finite = isfinite(norm)
+        if gap or not finite:
+            optimizer.zero_grad(set_to_none=True)
+            break
         optimizer.step()
     if not update.kl_coef:
         del sums["kl"]
-    return {**sums, "grad_norm": norm, "update_tokens": update.epochs * sum(len(row.token_ids) for row in rows)}
+    return {
+        **sums,
+        "grad_norm": norm,
+        "update_tokens": update.epochs * sum(len(row.token_ids) for row in rows),
+        "skipped_nonfinite": float(not finite),
+        "skipped_gap": float(finite and gap),
+    }
 
 
 def _logprobs(policy: Policy, batch: Batch, update: Update) -> tuple[Tensor, Tensor]:
@@ -255,12 +316,16 @@ def _states(episode: Episode, announce: str) -> list[str]:
 def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     """What a step's episodes say: success (also per budget), end reasons, turns, tokens."""
     turns = [turn for episode in episodes for turn in episode.turns]
+    pairs = [pair for episode in episodes for pair in pairwise(episode.turns)]
+    logprobs = [logprob for turn in turns for logprob in turn.logprobs]
     metrics: dict[str, float] = {
         "episodes": len(episodes),
         "success": fmean(e.success for e in episodes),
         "turns_mean": fmean(len(e.turns) for e in episodes),
         "step_turns": len(turns),
         "invalid_share": fmean(not t.valid for t in turns) if turns else 0.0,
+        "repeat_share": fmean(a.text == b.text for a, b in pairs) if pairs else 0.0,
+        "sampled_entropy": -fmean(logprobs) if logprobs else 0.0,
         "action_tokens": sum(len(t.action_ids) for t in turns),
         "observation_tokens": sum(len(t.observation_ids) for t in turns),
     }

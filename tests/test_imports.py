@@ -30,6 +30,7 @@ LAYERS = [
         "endpoint",
         "episodes",
         "envs",
+        "guards",
         "intervals",
         "kv_cache",
         "metrics",

@@ -15,7 +15,7 @@ from bmrl.types import Episode, Play
 
 UPDATE = Update(
     micro_batch_tokens=4096,
-    max_logprob_gap=1e-4,  # a sampler that an update did not reach stops the run
+    max_logprob_gap=1e-4,  # a sampler that an update did not reach is told
 )
 
 
@@ -53,6 +53,7 @@ def test_tokens_that_are_rewarded_become_frequent():
                 aggregation="constant",
                 constant=12.0,
             )
-            update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
+            learned = update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
+            assert not learned["skipped_gap"]
     assert shares[0] < 0.6
     assert fmean(shares[-3:]) > 0.8, shares

@@ -150,6 +150,22 @@ BAD = [
         "r.yaml:4: rollout.turn_tokens: 64 leaves no room in model.context_tokens 64; raise the latter",
     ),
     (
+        "rollout: {max_groups: 20}",
+        "r.yaml:4: rollout.max_groups: 20 without `dynamic: true`; set that, or remove it",
+    ),
+    (
+        "rollout: {dynamic: true, max_groups: 15}",
+        "r.yaml:4: rollout.max_groups: 15 is below tasks_per_step 16; raise it",
+    ),
+    (
+        "rollout: {success_range: [0.9, 0.1]}",
+        "r.yaml:4: rollout.success_range: low 0.9 is above high 0.1; swap them",
+    ),
+    (
+        "rollout: {success_range: [0.5]}",
+        "r.yaml:4: rollout.success_range: 1 numbers; write two, [low, high]",
+    ),
+    (
         "chat: {system: Hello}",
         "r.yaml:4: chat.system: with `model.name: pocket`, which takes no instructions",
     ),

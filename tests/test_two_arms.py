@@ -93,7 +93,16 @@ def trained(seed, announce, budget):
         player = Player(policy, tiny.chat(), pool, GROUPS * SIZE, 4, 128, announce)
         tasks = pool.tasks("train")
         for step in range(1, STEPS + 1):
-            plan = plan_step(step, tasks=tasks, split="train", seed=seed, groups=GROUPS, group_size=SIZE, budget=budget)
+            plan = plan_step(
+                step,
+                tasks=tasks,
+                split="train",
+                seed=seed,
+                first=(step - 1) * GROUPS,
+                groups=GROUPS,
+                group_size=SIZE,
+                budget=budget,
+            )
             episodes, _ = train_step(
                 plan, player, optimizer, update, max_error_share=0.0, on_episode=lambda _: None, poll=lambda: None
             )

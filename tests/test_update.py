@@ -11,7 +11,6 @@ from bmrl.batch import Row, collate, make_rows, micro_batches
 from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
-from bmrl.errors import BmrlError
 from bmrl.policy import add_reference, reference, token_logprobs, with_adapter
 from bmrl.recipe import load as load_recipe
 from bmrl.run.train import update_settings
@@ -165,25 +164,61 @@ def test_ratio_is_exactly_one_before_the_first_update_and_the_gap_to_the_sampler
         assert metrics["logprob_gap"] < 1e-5
 
 
-def test_a_sampler_that_is_not_the_policy_stops_the_run_and_nothing_moves():
+def test_a_sampler_that_is_not_the_policy_is_skipped_and_nothing_moves():
     policy = tiny.policy()
     rows = sampled_rows(policy)
     tiny.shake(policy, seed=5)  # the policy moved on; the rows are the old one's
     before = [p.detach().clone() for p in policy.trainable.values()]
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=1.0)
-    with pytest.raises(BmrlError, match=r"the sampler is not the policy.*rollout\.max_logprob_gap"):
-        update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
+    metrics = update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
+    assert (metrics["skipped_gap"], metrics["skipped_nonfinite"]) == (1.0, 0.0)
+    assert not optimizer.state
     assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable.values(), strict=True))
 
 
-def test_not_finite_gradient_stops_before_the_weights_move():
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"advantages": NAN}, {"weight": NAN}, {"advantages": float("inf")}, {"logprobs": NAN}]
+)
+@pytest.mark.parametrize("tokens", [1, 10_000])
+def test_a_step_that_is_not_finite_is_skipped_and_neither_weights_nor_optimizer_move(wrong, tokens):
     policy = tiny.policy()
-    rows = [replace(row, advantages=(float("nan"),) * len(row.advantages)) for row in sampled_rows(policy)]
-    before = [p.detach().clone() for p in policy.trainable.values()]
+    *rows, shortest = sorted(sampled_rows(policy), key=lambda row: -len(row.token_ids))
+    wrong = {key: (value,) * len(shortest.logprobs) if key != "weight" else value for key, value in wrong.items()}
     optimizer = torch.optim.AdamW(policy.trainable.values(), lr=1.0)
-    with pytest.raises(BmrlError, match="not finite"):
-        update_policy(policy, optimizer, rows, UPDATE, poll=lambda: None)
+    update = replace(UPDATE, micro_batch_tokens=tokens, epochs=2)
+    update_policy(policy, optimizer, [*rows, shortest], replace(update, epochs=1), poll=lambda: None)
+    rows, shortest = sampled_rows(policy)[:-1], shortest  # of the policy as it is now, but for the last micro-batch
+    before = [p.detach().clone() for p in policy.trainable.values()]
+    state = [{k: v.clone() for k, v in slots.items()} for slots in optimizer.state.values()]
+    update = replace(update, max_logprob_gap=1e9)
+    metrics = update_policy(policy, optimizer, [*rows, replace(shortest, **wrong)], update, poll=lambda: None)
+    assert (metrics["skipped_nonfinite"], metrics["skipped_gap"]) == (1.0, 0.0)
     assert all(torch.equal(a, b) for a, b in zip(before, policy.trainable.values(), strict=True))
+    assert all(p.grad is None for p in policy.trainable.values())
+    after = list(optimizer.state.values())
+    assert all(torch.equal(old[k], new[k]) for old, new in zip(state, after, strict=True) for k in old)
+
+
+def test_a_later_epoch_that_is_not_finite_ends_the_update_after_those_before_it():
+    policy, rows, epochs = tiny.policy(), None, []
+    rows = sampled_rows(policy)
+    alone = tiny.policy()
+    update_policy(alone, torch.optim.SGD(alone.trainable.values(), lr=0.1), rows, UPDATE, poll=lambda: None)
+
+    def broken(module, args, output):
+        if module.training:
+            epochs.append(1)
+        return output * NAN if len(epochs) > 1 else output
+
+    policy.causal.get_decoder().norm.register_forward_hook(broken)
+    optimizer = torch.optim.SGD(policy.trainable.values(), lr=0.1)
+    metrics = update_policy(policy, optimizer, rows, replace(UPDATE, epochs=3), poll=lambda: None)
+    assert metrics["skipped_nonfinite"] == 1.0 and len(epochs) == 2  # the third was not tried
+    pairs = zip(alone.trainable.values(), policy.trainable.values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
 
 
 def test_second_epoch_moves_the_ratio_off_one():

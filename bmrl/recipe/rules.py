@@ -142,6 +142,23 @@ def _tokens(recipe: "Recipe") -> Iterator[Problem]:
         yield ("rollout", "turn_tokens"), f"{turn} is too few with `chat.think: true`; try 256"
 
 
+def _groups(recipe: "Recipe") -> Iterator[Problem]:
+    rollout = recipe.rollout
+    if rollout.max_groups is not None and not rollout.dynamic:
+        yield ("rollout", "max_groups"), f"{rollout.max_groups} without `dynamic: true`; set that, or remove it"
+    elif rollout.max_groups is not None and rollout.max_groups < rollout.tasks_per_step:
+        yield (
+            ("rollout", "max_groups"),
+            f"{rollout.max_groups} is below tasks_per_step {rollout.tasks_per_step}; raise it",
+        )
+    bounds = rollout.success_range
+    if bounds is not None and len(bounds) != 2:
+        yield ("rollout", "success_range"), f"{len(bounds)} numbers; write two, [low, high]"
+    elif bounds is not None and bounds[0] > bounds[1]:
+        low, high = bounds
+        yield ("rollout", "success_range"), f"low {low:g} is above high {high:g}; swap them"
+
+
 def _splits(recipe: "Recipe") -> Iterator[Problem]:
     same = recipe.env.eval_split == recipe.env.train_split
     if same and recipe.train is not None and recipe.train.eval_every > 0:
@@ -175,6 +192,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _credit,
     _lists_without_repeats,
     _tokens,
+    _groups,
     _splits,
     _chat,
 )

@@ -109,7 +109,20 @@ class RolloutSection(Section):
     temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="sampling temperature in training")
     kv_cache_gb: Literal["auto"] | Annotated[float, Field(gt=0)] = Field("auto", description="memory for the KV cache of the episodes in flight, GiB; decides how many of `context_tokens` fit, and so play at once. `auto`: what a card has left beside the model and the forwards of the rollout, but no more than the episodes of a step can use, or a quarter of the machine's memory; chosen once for a run, see memory.md")
     cuda_graphs: bool = Field(True, description="decode in captured CUDA graphs, in fixed shapes; where a model cannot be captured, decoding goes on without. On a CPU it changes nothing")
-    max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which the run stops, nats")
+    max_logprob_gap: Annotated[float, Field(gt=0)] = Field(0.05, description="mean difference between the sampler's and the update's log-probabilities above which a step is skipped and `guards.gap_steps` counts, nats")
+    dynamic: bool = Field(False, description="refill groups without a signal (equal rewards) by groups of the next tasks, until `tasks_per_step` have one or `max_groups` were played (DAPO, arXiv:2503.14476); only groups with one are trained on")
+    max_groups: Positive | None = Field(None, description="most groups played in a step, with `dynamic`; null: 3 x tasks_per_step")
+    success_range: Annotated[list[Share], Field(min_length=1)] | None = Field(None, description="train only on groups whose share of solved episodes lies within, bounds included: [low, high]; with `dynamic` the others are refilled; null: on all")
+
+
+class GuardsSection(Section):
+    nonfinite_steps: Positive | None = Field(3, description="steps in a row with a loss or gradient that is not finite after which the run stops; each is skipped. null: skipped, but never a stop")
+    gap_steps: Positive | None = Field(1, description="steps in a row above `rollout.max_logprob_gap` after which the run stops; each is skipped. null: skipped, but never a stop")
+    min_entropy: Annotated[float, Field(gt=0)] | None = Field(0.005, description="entropy below which a step counts as collapsed, nats; null: none does")
+    max_repeat_share: Share | None = Field(0.95, description="share of turns whose text is that of the turn before, of those that have one, above which a step counts as collapsed; null: none does")
+    max_invalid_share: Share | None = Field(0.98, description="share of refused actions above which a step counts as collapsed; null: none does")
+    patience: Positive = Field(5, description="collapsed steps in a row, by the same measure, after which the run stops")
+    dead_steps: Positive | None = Field(20, description="steps in a row in which no group had a signal after which the run stops; null: never")
 
 
 class RewardSection(Section):
@@ -219,6 +232,7 @@ class Recipe(Section):
     budget: BudgetSection = Field(description="how many turns an episode may use")
     chat: ChatSection = Field(default_factory=ChatSection, description="what the agent is asked to write")
     rollout: RolloutSection = Field(default_factory=RolloutSection, description="how episodes are played in training")
+    guards: GuardsSection = Field(default_factory=GuardsSection, description="when a step is skipped and a run stops by itself, see guards.md")
     reward: RewardSection = Field(default_factory=RewardSection, description="what an episode is worth; success is reported as it is")
     algorithm: Annotated[Algorithm, Field(discriminator="name")] = Field(default_factory=lambda: Rloo(name="rloo"), description="advantages and loss of the update; `rloo` when the section is left out")
     optimizer: OptimizerSection = Field(default_factory=OptimizerSection, description="the optimizer")

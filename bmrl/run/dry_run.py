@@ -200,4 +200,7 @@ def _update(recipe: Recipe, policy: Policy, transcripts: Sequence[_Transcript]) 
     )
     # Random text is where the sampler's rounding shows most; here it is told, not judged.
     settings = replace(update_settings(recipe), epochs=1, micro_batch_tokens=tokens, max_logprob_gap=float("inf"))
-    return update_policy(policy, optimizer, rows, settings, poll=lambda: None)
+    learned = update_policy(policy, optimizer, rows, settings, poll=lambda: None)
+    if learned["skipped_nonfinite"]:
+        raise BmrlError("the loss or the gradient is not finite: this model cannot be trained in this precision")
+    return learned

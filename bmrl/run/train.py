@@ -3,7 +3,8 @@
 import resource
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.episodes import write_episodes
 from bmrl.errors import BmrlError, Interrupted, UsageError
+from bmrl.guards import Guards, holding, watch
 from bmrl.memory import in_flight
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
@@ -30,8 +32,8 @@ from bmrl.run.progress import Progress
 from bmrl.system import resident_gb, return_large_blocks
 from bmrl.target import best_step
 from bmrl.trackers import Trackers
-from bmrl.trainer import Player, Update, plan_step, train_step
-from bmrl.types import EndReason
+from bmrl.trainer import Player, Refill, Update, plan_step, train_step
+from bmrl.types import EndReason, Play
 
 
 @dataclass(slots=True)
@@ -40,12 +42,18 @@ class Loop:
 
     Attributes:
         rows: episodes that play at once, chosen when the run began; 0 before that.
+        groups: groups drawn so far, the place in the order of tasks.
+        guards: bad steps in a row, by guard.
+        good: step of the newest checkpoint that was saved while no guard counted; 0 if there is none.
     """
 
     step: int = 0
     env_turns: int = 0
     elapsed_s: float = 0.0
     rows: int = 0
+    groups: int = 0
+    guards: dict[str, int] = field(default_factory=dict)
+    good: int = 0
 
 
 def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
@@ -125,11 +133,14 @@ def _loop(
     )
     loop = restore(folder, policy, optimizer, names)
     loop.rows = loop.rows or rows_at_once(recipe, policy)
+    # A checkpoint of a version without refills does not tell: each step drew as many.
+    loop.groups = loop.groups or loop.step * recipe.rollout.tasks_per_step
     player = make_player(recipe, policy, pool, rows=loop.rows)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_after(loop.step)
     trackers = Trackers(recipe.tracking, folder, resolved(recipe), loop.step, say)
     update = update_settings(recipe)
+    guards = Guards(**recipe.guards.model_dump())
     began = time.monotonic() - loop.elapsed_s
     groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
     say(
@@ -154,32 +165,38 @@ def _loop(
                 step = loop.step + 1
                 rate = _rate(recipe, step)
                 set_learning_rate(optimizer, rate)
-                plan = plan_step(
+                plan = partial(
+                    plan_step,
                     step,
                     tasks=tasks,
                     split=recipe.env.train_split,
                     seed=recipe.seed,
-                    groups=recipe.rollout.tasks_per_step,
+                    first=loop.groups,
                     group_size=recipe.rollout.group_size,
                     budget=recipe.budget.train,
                 )
-                progress.inner("episodes", sum(map(len, plan)))
+                progress.inner("episodes", recipe.rollout.tasks_per_step * recipe.rollout.group_size)
                 episodes, values = train_step(
-                    plan,
+                    plan(groups=recipe.rollout.tasks_per_step),
                     player,
                     optimizer,
                     update,
                     max_error_share=recipe.env.max_error_share,
                     on_episode=lambda _: progress.advance(),
                     poll=poll,
+                    refill=_refill(recipe, plan),
+                    success_range=recipe.rollout.success_range,
                 )
                 write_episodes(folder, step, episodes)
                 loop.step = step
+                loop.groups += int(values["groups_played"])
+                loop.guards, problem = watch(guards, loop.guards, values)
                 loop.env_turns += int(values["step_turns"])
                 loop.elapsed_s = time.monotonic() - began
                 record = {
                     "step": step,
                     **values,
+                    **loop.guards,
                     "learning_rate": rate,
                     "env_turns": loop.env_turns,
                     "elapsed_s": loop.elapsed_s,
@@ -188,8 +205,11 @@ def _loop(
                 metrics.append(record)
                 trackers.log(record, step)
                 progress.step(_line(values))
+                if problem is not None:
+                    raise BmrlError(_given_up(problem, folder, loop))
                 hours_over = settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600
-                if step % settings.checkpoint_every == 0 or step == settings.steps or hours_over:
+                regular = step % settings.checkpoint_every == 0 and not holding(loop.guards)
+                if regular or step == settings.steps or hours_over:
                     save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
                     saved = step
         except Interrupted as stop:
@@ -205,6 +225,23 @@ def stopped(stop: Interrupted, folder: Path, loop: Loop) -> Interrupted:
     """The same, with what was saved and how to go on."""
     state = f"saved after step {loop.step}" if loop.step else "no step is done yet"
     return Interrupted(f"{stop}; {state}. Go on with --resume --run {folder}")
+
+
+def _given_up(problem: str, folder: Path, loop: Loop) -> str:
+    """Why a guard stopped the run, and where it can go on: checkpoints of the time when it counted are gone."""
+    if holding(loop.guards):
+        checkpoint.forget_after(folder / "checkpoints", loop.good)
+    last = max(run_folder.checkpoints(folder / "checkpoints"), default=0)
+    place = f"from the checkpoint of step {last}" if last else "from the start, for no checkpoint is good"
+    return f"stopped by a guard at step {loop.step}: {problem}. Go on {place} with --resume --run {folder}"
+
+
+def _refill(recipe: Recipe, plan: Callable[..., list[list[Play]]]) -> Refill | None:
+    rollout = recipe.rollout
+    if not rollout.dynamic:
+        return None
+    most = rollout.max_groups or 3 * rollout.tasks_per_step
+    return Refill(lambda groups: plan(groups=groups), rollout.tasks_per_step, most)
 
 
 def update_settings(recipe: Recipe) -> Update:
@@ -299,13 +336,16 @@ def restore(folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, name
     policy.load_adapter_tensors(found.adapter)
     checkpoint.restore_optimizer(optimizer, names, found.optimizer)
     run_folder.forget_after(folder, found.step)
-    return Loop(**found.state)
+    loop = Loop(**found.state)
+    loop.good = loop.good if holding(loop.guards) else loop.step
+    return loop
 
 
 def save(
     folder: Path, policy: Policy, optimizer: torch.optim.Optimizer, names: Sequence[str], loop: Loop, *, keep: int
 ) -> None:
-    """A checkpoint of the loop as it stands; older ones than the ``keep`` newest go, but not the best."""
+    """A checkpoint of the loop as it stands; older ones than the ``keep`` newest go, but not the best and the good."""
+    loop.good = loop.good if holding(loop.guards) else loop.step
     checkpoint.save(
         folder / "checkpoints",
         loop.step,
@@ -315,7 +355,7 @@ def save(
         state=asdict(loop),
     )
     best = best_step(folder, sorted(run_folder.checkpoints(folder / "checkpoints")))
-    checkpoint.prune(folder / "checkpoints", keep, spare=best)
+    checkpoint.prune(folder / "checkpoints", keep, spare={loop.good} | ({best} if best is not None else set()))
 
 
 def save_adapter(folder: Path) -> None:
