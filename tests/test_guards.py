@@ -131,13 +131,13 @@ CASES = {
     ),
     "the same again and again": (
         lambda module, states: one_word(module, states),
-        {"guards.min_entropy": "null", "guards.max_invalid_share": "null"},
+        {"guards.max_invalid_share": "null", "guards.min_entropy": "null"},
         "100% of turns say what the turn before said, above guards.max_repeat_share 0.95",
         "guard_repeats",
     ),
     "actions that are refused": (
         lambda module, states: one_word(module, states),
-        {"guards.min_entropy": "null", "guards.max_repeat_share": "null"},
+        {"guards.max_repeat_share": "null", "guards.min_entropy": "null"},
         "actions are refused: 100%, above guards.max_invalid_share 0.98",
         "guard_invalid",
     ),
