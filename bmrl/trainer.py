@@ -1,7 +1,7 @@
 """One training step, on one page; and the update it ends with."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bmrl.algorithm import clipped_loss, kl_k3
 from bmrl.batch import Batch, Row, collate, make_rows, micro_batches, reward
-from bmrl.budgets import draw
+from bmrl.budgets import Moment, draw
 from bmrl.chat import Chat
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
@@ -62,17 +62,30 @@ class Update:
 
 
 def plan_step(
-    step: int, *, tasks: Sequence[Task], split: str, seed: int, groups: int, group_size: int, budget: Any
+    step: int,
+    *,
+    tasks: Sequence[Task],
+    split: str,
+    seed: int,
+    groups: int,
+    group_size: int,
+    budget: Any,
+    learnability: Mapping[str, float] | None = None,
 ) -> list[list[Play]]:
     """The groups of a training step: task and budget of each drawn from streams of their own.
 
     Tasks come in an order shuffled anew each epoch; none comes twice before all came once.
+
+    Args:
+        budget: the distribution of budgets, see ``budgets``.
+        learnability: what an adaptive one has measured before this step.
     """
     plan = []
     for group in range(groups):
         epoch, place = divmod((step - 1) * groups + group, len(tasks))
         task = tasks[int(stream(seed, "tasks", epoch).permutation(len(tasks))[place])]
-        turns = draw(budget, python_stream(seed, "budget", step, group))
+        moment = Moment(step, len(task.plan), learnability or {})
+        turns = draw(budget, python_stream(seed, "budget", step, group), moment)
         plan.append([Play(step, group, episode, task, split, seed, turns) for episode in range(group_size)])
     return plan
 
@@ -240,6 +253,15 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for reason in EndReason:
         metrics[f"end_{reason}"] = fmean(e.end_reason is reason for e in episodes)
     return metrics
+
+
+def success_rates(episodes: Sequence[Episode], group_size: int) -> list[tuple[int, float]]:
+    """Budget and success rate of each group, in order; an episode that the environment broke does not count."""
+    rates = []
+    for i in range(0, len(episodes), group_size):
+        if scored := [e for e in episodes[i : i + group_size] if e.end_reason not in ERRORS]:
+            rates.append((scored[0].budget, fmean(e.success for e in scored)))
+    return rates
 
 
 def _refuse_errors(failed: Sequence[Episode], episodes: int, limit: float) -> None:

@@ -169,9 +169,13 @@ BUDGETS = [
     ("{kind: mixed, turns: [4]}", "budget.train.kind: unknown kind mixed; did you mean mix?"),
     (
         "{kind: zzz}",
-        "budget.train.kind: unknown kind zzz; choose one of: fixed, mix, uniform, loguniform",
+        "budget.train.kind: unknown kind zzz; choose one of: fixed, mix, uniform, loguniform, "
+        "curriculum, adaptive, relative",
     ),
-    ("{turns: 4}", "budget.train.kind: missing; add one of: fixed, mix, uniform, loguniform"),
+    (
+        "{turns: 4}",
+        "budget.train.kind: missing; add one of: fixed, mix, uniform, loguniform, curriculum, adaptive, relative",
+    ),
     ("{kind: fixed}", "budget.train.turns: missing; add it: the budget, turns"),
     ("{kind: fixed, low: 4, turns: 3}", "budget.train.low: unknown key; known here: kind, turns"),
     ("{kind: mix, turns: []}", "budget.train.turns: the list is empty; the budgets, turns"),
@@ -193,6 +197,16 @@ BUDGETS = [
     ),
     ("{kind: uniform, low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
     ("{kind: loguniform, low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
+    ("{kind: relative, factors: [2], low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
+    (
+        "{kind: relative, factors: [2, 2.0], low: 2, high: 4}",
+        "budget.train.factors: 2 is listed twice; list each factor once",
+    ),
+    ("{kind: adaptive, turns: [4, 4]}", "budget.train.turns: 4 is listed twice; list each budget once"),
+    (
+        "{kind: adaptive, turns: [4, 8, 16], floor: 0.4}",
+        "budget.train.floor: 0.4 for each of 3 budgets is more than 1 in all; lower it",
+    ),
     (
         "8",
         "budget.train: expected a section, got 8; distribution the budget of a training group is drawn from",

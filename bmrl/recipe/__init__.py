@@ -8,9 +8,11 @@ everything else takes plain arguments.
 
 from bmrl.recipe.load import load, unknown_splits
 from bmrl.recipe.schema import (
+    AdaptiveBudget,
     AlgorithmSection,
     BudgetSection,
     ChatSection,
+    CurriculumBudget,
     EnvSection,
     FixedBudget,
     LogUniformBudget,
@@ -20,6 +22,7 @@ from bmrl.recipe.schema import (
     NewModel,
     OptimizerSection,
     Recipe,
+    RelativeBudget,
     RewardSection,
     RolloutSection,
     SftSection,
@@ -31,9 +34,11 @@ from bmrl.recipe.schema import (
 )
 
 __all__ = [
+    "AdaptiveBudget",
     "AlgorithmSection",
     "BudgetSection",
     "ChatSection",
+    "CurriculumBudget",
     "EnvSection",
     "FixedBudget",
     "LogUniformBudget",
@@ -43,6 +48,7 @@ __all__ = [
     "NewModel",
     "OptimizerSection",
     "Recipe",
+    "RelativeBudget",
     "RewardSection",
     "RolloutSection",
     "SftSection",

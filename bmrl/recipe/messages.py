@@ -82,7 +82,7 @@ def _worded(key: Key, errors: Sequence[ErrorDetails], data: Any) -> str:
     if kind == "extra_forbidden":
         return f"unknown key; {_known(key, data)}"
     if kind.startswith("union_tag"):
-        kinds = context.get("expected_tags", "'fixed', 'mix', 'uniform', 'loguniform'").replace("'", "")
+        kinds = ", ".join(tags(field_at(key[:-1], data)))
         tag = context.get("tag")
         if tag is None:
             return f"missing; add one of: {kinds}"
@@ -231,6 +231,11 @@ def _section_at(key: Key, data: Any) -> type[Section] | None:
 def kinds(section: type[Section]) -> tuple[Any, ...]:
     """The names by which a recipe chooses this section among several."""
     return get_args(section.model_fields["kind"].annotation)
+
+
+def tags(field: Any) -> list[str]:
+    """The kinds that a key with several sections can have."""
+    return [kind for section in sections(field.annotation) for kind in kinds(section)]
 
 
 def sections(annotation: Any) -> Iterator[type[Section]]:

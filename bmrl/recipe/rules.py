@@ -108,10 +108,34 @@ def _budgets(recipe: "Recipe") -> Iterator[Problem]:
             )
         elif train.weights is not None and sum(train.weights) <= 0:
             yield ("budget", "train", "weights"), "all are 0; give one budget a positive weight"
-    if train.kind in ("uniform", "loguniform") and train.low > train.high:
+    if train.kind == "adaptive":
+        for turns in _repeated(train.turns):
+            yield ("budget", "train", "turns"), f"{turns} is listed twice; list each budget once"
+        if train.floor * len(train.turns) > 1:
+            yield (
+                ("budget", "train", "floor"),
+                f"{train.floor:g} for each of {len(train.turns)} budgets is more than 1 in all; lower it",
+            )
+    if train.kind == "relative":
+        for factor in _repeated(train.factors):
+            yield ("budget", "train", "factors"), f"{factor:g} is listed twice; list each factor once"
+    if recipe.sft is not None and train.kind in ("curriculum", "adaptive", "relative"):
+        yield (
+            ("budget", "train", "kind"),
+            f"{train.kind} with `sft`; demonstrations have no such budgets, use mix, uniform or loguniform",
+        )
+    if train.kind in ("uniform", "loguniform", "relative") and train.low > train.high:
         yield ("budget", "train", "low"), f"{train.low} is above high {train.high}; swap them"
     for turns in _repeated(recipe.budget.eval):
         yield ("budget", "eval"), f"{turns} is listed twice; list each budget once"
+
+
+def _stop(recipe: "Recipe") -> Iterator[Problem]:
+    if recipe.train is not None and recipe.train.env_turns is not None and recipe.optimizer.schedule == "linear":
+        yield (
+            ("optimizer", "schedule"),
+            "linear with `train.env_turns`, which may end the run before the decay does; set schedule: constant",
+        )
 
 
 def _lists_without_repeats(recipe: "Recipe") -> Iterator[Problem]:
@@ -162,6 +186,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _what_is_trained,
     _new_model,
     _budgets,
+    _stop,
     _lists_without_repeats,
     _tokens,
     _splits,
