@@ -243,6 +243,30 @@ lora: null
     ]
 
 
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "{kind: curriculum, turns: [4], every: 2}",
+        "{kind: adaptive, turns: [4]}",
+        "{kind: relative, factors: [2], low: 2, high: 9}",
+    ],
+)
+def test_budgets_of_training_steps_are_none_of_demonstrations(tmp_path: Path, budget: str) -> None:
+    kind = budget.split()[1].rstrip(",")
+    assert mistakes(tmp_path, f"name: x\nsft: {{episodes: 3}}\nbudget:\n  train: {budget}\n") == [
+        f"r.yaml:4: budget.train.kind: {kind} with `sft`; demonstrations have no such budgets, use mix, uniform or "
+        "loguniform"
+    ]
+
+
+def test_a_decay_needs_an_end_that_is_known(tmp_path: Path) -> None:
+    text = GOOD.replace("{steps: 3}", "{steps: 3, env_turns: 9}") + "optimizer: {schedule: linear}\n"
+    assert mistakes(tmp_path, text) == [
+        "r.yaml:4: optimizer.schedule: linear with `train.env_turns`, which may end the run before the decay does; "
+        "set schedule: constant"
+    ]
+
+
 def test_a_new_model_needs_sft_and_no_lora(tmp_path: Path) -> None:
     assert mistakes(tmp_path, GOOD + "model: {new: {layers: 2}}\n") == [
         "r.yaml:4: model.new: needs `sft`; reinforcement learning starts from trained weights",
