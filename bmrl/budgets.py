@@ -129,14 +129,17 @@ def mean_turns(section: Any, *, steps: int = 1, plan_turns: int = 0) -> float:
     return math.fsum(turns * chance for turns, chance in chances.items())
 
 
-def announcement(announce: str, budget: int, used: int) -> str:
+def announcement(announce: str, budget: int, used: int, wording: str | None = None) -> str:
     """The line that tells the agent of its budget before it acts; "" when it is told nothing.
 
     Args:
         announce: ``none``, ``total`` or ``remaining``.
         budget: turns the episode may use.
         used: turns it has used so far.
+        wording: the line in other words, with ``{turns}`` where the number stands; the built-in one when None.
     """
+    if wording is not None and announce in ("total", "remaining"):
+        return wording.replace("{turns}", str(budget if announce == "total" else budget - used))
     match announce:
         case "none":
             return ""

@@ -100,6 +100,7 @@ def rollout(
     context_tokens: int,
     temperature: float,
     announce: str = "none",
+    wording: str | None = None,
     purpose: str = "rollout",
     waited: Waited | None = None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
@@ -117,6 +118,7 @@ def rollout(
         context_tokens: most tokens of an episode; a turn that might not fit ends it ``context``.
         temperature: of sampling; 0 is greedy.
         announce: what the agent is told of its budget: ``none``, ``total`` or ``remaining``.
+        wording: in which words, see ``announcement``.
         purpose: keeps the streams of training and evaluation apart.
         waited: collects the time spent waiting for environments.
         on_episode: told each episode as it ends (progress).
@@ -171,7 +173,7 @@ def rollout(
             row, state = answer.slot, live[answer.slot]
             reason = _taken(state, answer)
             if reason is None:
-                told = announcement(announce, state.play.budget, len(state.turns))
+                told = announcement(announce, state.play.budget, len(state.turns), wording)
                 state.shown = f"{state.observation}\n{told}" if told else state.observation
                 if len(state.shown) > LONGEST_TOKEN * context_tokens:
                     reason = EndReason.CONTEXT

@@ -35,6 +35,7 @@ class Player:
     turn_tokens: int
     context_tokens: int
     announce: str
+    wording: str | None = None
     cuda_graphs: bool = True
 
     def sampler(self) -> LiveSampler:
@@ -132,6 +133,7 @@ def train_step(
         context_tokens=player.context_tokens,
         temperature=update.temperature,
         announce=player.announce,
+        wording=player.wording,
         waited=waited,
         on_episode=ended,
         poll=poll,

@@ -85,6 +85,13 @@ def test_announcements():
     assert announcement("remaining", 8, 7) == "Turn left: 1."
 
 
+def test_announcements_in_other_words():
+    words = "Only {turns} moves, {turns}!"
+    assert announcement("total", 8, 3, words) == "Only 8 moves, 8!"
+    assert announcement("remaining", 8, 3, words) == "Only 5 moves, 5!"
+    assert announcement("none", 8, 3, words) == ""
+
+
 def test_a_curriculum_moves_on_every_so_many_steps_and_stays_at_its_last():
     at = {step: probabilities(STAGES, Moment(step)) for step in (1, 25, 26, 50, 51, 1000)}
     assert at == {1: {4: 1.0}, 25: {4: 1.0}, 26: {8: 1.0}, 50: {8: 1.0}, 51: {16: 1.0}, 1000: {16: 1.0}}

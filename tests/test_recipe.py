@@ -259,6 +259,19 @@ def test_budgets_of_training_steps_are_none_of_demonstrations(tmp_path: Path, bu
     ]
 
 
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ('wording: "{turns} left"', "with `budget.announce: none`, which tells nothing; set total or remaining"),
+        ("announce: total, wording: hurry", "does not say the number; write {turns} where it stands"),
+        ('announce: total, wording: "{turns} of {all}"', "has braces other than those of {turns}; remove them"),
+    ],
+)
+def test_wording(tmp_path: Path, budget: str, said: str) -> None:
+    text = f"name: x\ntrain: {{steps: 3}}\nbudget: {{train: {{kind: fixed, turns: 4}}, {budget}}}\n"
+    assert mistakes(tmp_path, text) == [f"r.yaml:3: budget.wording: {said}"]
+
+
 def test_a_decay_needs_an_end_that_is_known(tmp_path: Path) -> None:
     text = GOOD.replace("{steps: 3}", "{steps: 3, env_turns: 9}") + "optimizer: {schedule: linear}\n"
     assert mistakes(tmp_path, text) == [

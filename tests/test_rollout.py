@@ -162,6 +162,11 @@ def test_announcement_is_in_the_prompt():
     ]
 
 
+def test_announcement_in_other_words_is_in_the_prompt():
+    (episode,), _ = play(says("stay"), [(8, 2)], announce="remaining", wording="Only {turns} more.")
+    assert [t.observation.splitlines()[-1] for t in episode.turns] == ["Only 2 more.", "Only 1 more."]
+
+
 def test_longest_budgets_start_first_and_places_are_refilled():
     order = []
 

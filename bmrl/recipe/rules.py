@@ -130,6 +130,18 @@ def _budgets(recipe: "Recipe") -> Iterator[Problem]:
         yield ("budget", "eval"), f"{turns} is listed twice; list each budget once"
 
 
+def _wording(recipe: "Recipe") -> Iterator[Problem]:
+    wording = recipe.budget.wording
+    if wording is None:
+        return
+    if {recipe.budget.announce, *(recipe.sft.announce if recipe.sft is not None else ())} == {"none"}:
+        yield ("budget", "wording"), "with `budget.announce: none`, which tells nothing; set total or remaining"
+    if "{turns}" not in wording:
+        yield ("budget", "wording"), "does not say the number; write {turns} where it stands"
+    elif set("{}") & set(wording.replace("{turns}", "")):
+        yield ("budget", "wording"), "has braces other than those of {turns}; remove them"
+
+
 def _stop(recipe: "Recipe") -> Iterator[Problem]:
     if recipe.train is not None and recipe.train.env_turns is not None and recipe.optimizer.schedule == "linear":
         yield (
@@ -186,6 +198,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _what_is_trained,
     _new_model,
     _budgets,
+    _wording,
     _stop,
     _lists_without_repeats,
     _tokens,

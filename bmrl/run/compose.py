@@ -195,5 +195,6 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
         turn_tokens=recipe.rollout.turn_tokens,
         context_tokens=recipe.model.context_tokens,
         announce=announce or recipe.budget.announce,
+        wording=recipe.budget.wording,
         cuda_graphs=recipe.rollout.cuda_graphs,
     )

@@ -70,6 +70,7 @@ def evaluate_endpoint(
             "budgets": sorted(set(budgets or recipe.budget.eval)),
             "endpoint": endpoint.url,
             "env": [recipe.env.name, recipe.env.args],
+            **({} if recipe.budget.wording is None else {"wording": recipe.budget.wording}),
             "rules": told,
         }
         folder, name = out or FOLDER, _name(asked)
@@ -79,7 +80,7 @@ def evaluate_endpoint(
         say(f"evaluating {target.name} at {endpoint.url}")
         with results.partial(folder / f"{name}.partial.jsonl", asked) as partial:
             plays = plan_plays(chosen, split, asked["budgets"], settings["seeds"], settings["announce"])
-            cost = _play(plays, chosen, endpoint, Texts(told), pool, partial, settings, poll)
+            cost = _play(plays, chosen, endpoint, Texts(told), pool, partial, settings, recipe.budget.wording, poll)
             lines = [partial.episodes[_key(play)] for play in plays]
             answer = result(lines, chosen, asked["budgets"], checkpoint=None, **settings)
             answer = {**answer, "endpoint": endpoint.url, "cost": asdict(cost)}
@@ -97,6 +98,7 @@ def _play(
     pool: Pool,
     partial: results.Partial,
     settings: Mapping[str, Any],
+    wording: str | None,
     poll: Callable[[], None],
 ) -> Cost:
     """Plays what is missing; what all of it has cost.
@@ -132,6 +134,7 @@ def _play(
                 context_tokens=UNLIMITED,
                 temperature=settings["sampling"]["temperature"],
                 announce=settings["announce"],
+                wording=wording,
                 purpose="eval",
                 on_episode=keep,
                 poll=poll,

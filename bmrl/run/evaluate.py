@@ -147,6 +147,7 @@ def play(
         context_tokens=player.context_tokens,
         temperature=temperature,
         announce=player.announce,
+        wording=player.wording,
         purpose="eval",
         on_episode=on_episode,
         poll=poll,
