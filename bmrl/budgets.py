@@ -109,7 +109,7 @@ def largest(section: Any) -> int:
         case "uniform" | "loguniform" | "relative":
             return int(section.high)
         case "curriculum" | "adaptive":
-            return max(section.turns)
+            return int(max(section.turns))
     return max(probabilities(section))
 
 
@@ -124,7 +124,7 @@ def mean_turns(section: Any, *, steps: int = 1, plan_turns: int = 0) -> float:
         stages, last = section.turns[:-1], section.turns[-1]
         counts = [min(section.every, max(0, steps - i * section.every)) for i in range(len(stages))]
         played = sum(turns * count for turns, count in zip(stages, counts, strict=True))
-        return (played + last * (steps - sum(counts))) / steps
+        return float(played + last * (steps - sum(counts))) / steps
     chances = probabilities(section, Moment(plan_turns=plan_turns))
     return math.fsum(turns * chance for turns, chance in chances.items())
 
