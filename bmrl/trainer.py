@@ -36,6 +36,7 @@ class Player:
     context_tokens: int
     announce: str
     wording: str | None = None
+    action_tokens: int | None = None
     cuda_graphs: bool = True
 
     def sampler(self) -> LiveSampler:
@@ -134,6 +135,7 @@ def train_step(
         temperature=update.temperature,
         announce=player.announce,
         wording=player.wording,
+        action_tokens=player.action_tokens,
         waited=waited,
         on_episode=ended,
         poll=poll,

@@ -114,6 +114,7 @@ TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudg
 class BudgetSection(Section):
     train: TrainBudget = Field(description="distribution the budget of a training group is drawn from")
     eval: list[Turns] = Field([4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
+    action_tokens: Positive | None = Field(None, description="most tokens of an episode's actions beside its turns: who has used them up ends `budget`; not for endpoints")
     announce: Announce = Field("none", description="what the agent is told of its budget, each turn")
     wording: str | None = Field(None, min_length=1, description="the line that tells it, in place of the built-in one; `{turns}` stands for the number")
 

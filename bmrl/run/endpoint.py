@@ -12,7 +12,7 @@ from bmrl.endpoint import Cost, Endpoint, EndpointSampler, Texts
 from bmrl.envs import instructions
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
-from bmrl.errors import BmrlError
+from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.rollout import rollout
 from bmrl.run.compose import make_pool, say
@@ -46,6 +46,8 @@ def evaluate_endpoint(
         BmrlError: the server does not answer, or what may be spent is spent; what was played is kept.
     """
     recipe = target.recipe
+    if recipe.budget.action_tokens is not None:
+        raise UsageError("budget.action_tokens: a served model's tokens are not counted here; set it to null")
     with interruptible() as poll, make_pool(recipe, slots=endpoint.concurrency) as pool:
         split = split or recipe.env.eval_split
         chosen = pool.tasks(split)[:tasks]

@@ -148,6 +148,7 @@ def play(
         temperature=temperature,
         announce=player.announce,
         wording=player.wording,
+        action_tokens=player.action_tokens,
         purpose="eval",
         on_episode=on_episode,
         poll=poll,
