@@ -235,14 +235,20 @@ def _model(recipe: Recipe) -> str:
 
 def _budgets(recipe: Recipe) -> str:
     train = recipe.budget.train
-    if train.kind == "fixed":
-        drawn = str(train.turns)
-    elif train.kind == "mix":
-        drawn = ", ".join(str(turns) for turns in train.turns)
-    else:
-        drawn = f"{train.low} to {train.high}"
+    match train.kind:
+        case "fixed":
+            drawn = f"{train.turns} turns"
+        case "mix" | "adaptive":
+            drawn = f"{', '.join(map(str, train.turns))} turns"
+        case "curriculum":
+            drawn = f"{', '.join(map(str, train.turns))} turns, the next every {train.every} steps"
+        case "relative":
+            factors = ", ".join(f"{factor:g}" for factor in train.factors)
+            drawn = f"{factors} times the shortest plan, {train.low} to {train.high} turns"
+        case _:
+            drawn = f"{train.low} to {train.high} turns"
     evaluated = ", ".join(str(turns) for turns in recipe.budget.eval)
-    return f"{train.kind} {drawn} turns; evaluated at {evaluated}; announced: {recipe.budget.announce}"
+    return f"{train.kind} {drawn}; evaluated at {evaluated}; announced: {recipe.budget.announce}"
 
 
 def _context(fitted: Fit) -> str:

@@ -50,6 +50,12 @@ GLOSSARY: dict[str, Metric] = {
         "rises at every budget that can be solved",
         "rises at large budgets only: the policy learns to last longer, not to act better",
     ),
+    "budget_chance_{budget}": Metric(
+        "share",
+        "probability with which the step's groups had this budget; only with adaptive budgets",
+        "moves to larger or smaller budgets as the policy learns",
+        "all but one at budget.train.floor: hardly any group of the others has both successes and failures",
+    ),
     "reward_mean": Metric(
         "reward",
         "mean reward of the step's episodes, shaping included",
@@ -353,7 +359,7 @@ def metric(key: str) -> Metric | None:
     """The glossary's entry for a logged key, patterns included; None when there is none."""
     if key in GLOSSARY:
         return GLOSSARY[key]
-    if found := re.fullmatch(r"((?:eval_)?success_at_)[1-9]\d*", key):
+    if found := re.fullmatch(r"((?:eval_)?success_at_|budget_chance_)[1-9]\d*", key):
         return GLOSSARY[f"{found[1]}{{budget}}"]
     if found := re.fullmatch(r"end_(\w+)_at_[1-9]\d*", key):
         return GLOSSARY["end_{reason}_at_{budget}"] if found[1] in CUT_OFF else None

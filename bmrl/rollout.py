@@ -66,6 +66,7 @@ class _Live:
     Attributes:
         index: its place among the plays.
         shown, added: what the turn under way showed, as text and as ids.
+        acted: tokens sampled so far.
         unread: ids of turns decided beforehand, which the sampler has not been given yet.
     """
 
@@ -79,6 +80,7 @@ class _Live:
     unread: tuple[int, ...] = ()
     begun: bool = False
     tokens: int = 0
+    acted: int = 0
     stopped: bool = True
     turns: list[Turn] = field(default_factory=list)
 
@@ -100,6 +102,8 @@ def rollout(
     context_tokens: int,
     temperature: float,
     announce: str = "none",
+    wording: str | None = None,
+    action_tokens: int | None = None,
     purpose: str = "rollout",
     waited: Waited | None = None,
     on_episode: Callable[[Episode], None] = lambda episode: None,
@@ -117,6 +121,9 @@ def rollout(
         context_tokens: most tokens of an episode; a turn that might not fit ends it ``context``.
         temperature: of sampling; 0 is greedy.
         announce: what the agent is told of its budget: ``none``, ``total`` or ``remaining``.
+        wording: in which words, see ``announcement``.
+        action_tokens: most tokens of an episode's actions, all together; without bound when None. The last turn is cut
+            off there, sent as it is, and the episode ends ``budget``.
         purpose: keeps the streams of training and evaluation apart.
         waited: collects the time spent waiting for environments.
         on_episode: told each episode as it ends (progress).
@@ -169,17 +176,18 @@ def rollout(
             due.append(asked.popleft()[0])
         for answer in timed(pool.collect, due):
             row, state = answer.slot, live[answer.slot]
-            reason = _taken(state, answer)
+            reason = _taken(state, answer, action_tokens)
             if reason is None:
-                told = announcement(announce, state.play.budget, len(state.turns))
+                told = announcement(announce, state.play.budget, len(state.turns), wording)
                 state.shown = f"{state.observation}\n{told}" if told else state.observation
                 if len(state.shown) > LONGEST_TOKEN * context_tokens:
                     reason = EndReason.CONTEXT
+            room = turn_tokens if action_tokens is None else min(turn_tokens, action_tokens - state.acted)
             if reason is None:
                 state.added = tuple(
                     chat.following(state.shown, stopped=state.stopped) if state.turns else chat.opening(state.shown)
                 )
-                if state.tokens + len(state.added) + turn_tokens > context_tokens:
+                if state.tokens + len(state.added) + room > context_tokens:
                     reason = EndReason.CONTEXT
             if reason is not None:
                 end(row, reason, answer.error if isinstance(answer, Failed) else "")
@@ -187,7 +195,7 @@ def rollout(
                 timed(pool.step, row, _decided(state, chat).action)
                 asked.append((row, tokens))
             else:
-                sampler.begin(row, (*state.unread, *state.added), state.draws.random(turn_tokens))
+                sampler.begin(row, (*state.unread, *state.added), state.draws.random(turn_tokens)[:room])
                 state.begun, state.unread = True, ()
                 deciding.add(row)
         due_now = bool(asked) and tokens - asked[0][1] >= lag  # in a prefix, with environments that answer at once
@@ -207,14 +215,15 @@ def rollout(
     return [episodes[i] for i in range(len(plays))]
 
 
-def _taken(state: _Live, answer: Reply | Failed) -> EndReason | None:
+def _taken(state: _Live, answer: Reply | Failed, action_tokens: int | None) -> EndReason | None:
     """Takes in an answer of its environment; the reason if the episode is over with it."""
     if isinstance(answer, Failed):
         return answer.end_reason
     _observe(state, answer)
     if answer.step.terminated and state.turns:
         return EndReason.SUCCESS if answer.step.won else EndReason.FAILURE
-    return EndReason.BUDGET if len(state.turns) == state.play.budget else None
+    spent = len(state.turns) == state.play.budget or (action_tokens is not None and state.acted >= action_tokens)
+    return EndReason.BUDGET if spent else None
 
 
 def _observe(state: _Live, answer: Reply) -> None:
@@ -257,4 +266,5 @@ def _act(state: _Live, completion: Completion, chat: Speech) -> Turn:
     state.turns.append(turn)
     state.stopped = completion.stopped
     state.tokens += len(state.added) + len(completion.token_ids)
+    state.acted += len(completion.token_ids)
     return turn

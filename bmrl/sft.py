@@ -26,13 +26,21 @@ class Example:
 
 
 def example(
-    shown: Sequence[Shown], chat: Chat, *, announce: str, budget: int, observation_weight: float, context_tokens: int
+    shown: Sequence[Shown],
+    chat: Chat,
+    *,
+    announce: str,
+    budget: int,
+    observation_weight: float,
+    context_tokens: int,
+    wording: str | None = None,
 ) -> Example:
     """Turns of a demonstration as one row, cut at the first turn that would not fit or is beyond the budget."""
     ids: list[int] = []
     weights: list[float] = []
     for used, turn in enumerate(shown[:budget]):
-        text = "\n".join(part for part in (turn.observation, announcement(announce, budget, used)) if part)
+        told = announcement(announce, budget, used, wording)
+        text = "\n".join(part for part in (turn.observation, told) if part)
         added = chat.following(text, stopped=True) if ids else chat.opening(text)
         answer = chat.answer(turn.action)
         if len(ids) + len(added) + len(answer) > context_tokens:

@@ -1,7 +1,7 @@
 """One training step, on one page; and the update it ends with."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import isfinite
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bmrl.algorithm import clipped_loss, k1, k2, k3, sequence_ratio, token_ratio
 from bmrl.batch import Batch, Row, collate, has_signal, in_range, make_rows, micro_batches
-from bmrl.budgets import announcement, draw
+from bmrl.budgets import Moment, announcement, draw
 from bmrl.chat import Chat
 from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
@@ -41,6 +41,8 @@ class Player:
     turn_tokens: int
     context_tokens: int
     announce: str
+    wording: str | None = None
+    action_tokens: int | None = None
     cuda_graphs: bool = True
 
     def sampler(self) -> LiveSampler:
@@ -88,7 +90,16 @@ class Refill:
 
 
 def plan_step(
-    step: int, *, tasks: Sequence[Task], split: str, seed: int, first: int, groups: int, group_size: int, budget: Any
+    step: int,
+    *,
+    tasks: Sequence[Task],
+    split: str,
+    seed: int,
+    first: int,
+    groups: int,
+    group_size: int,
+    budget: Any,
+    learnability: Mapping[str, float] | None = None,
 ) -> list[list[Play]]:
     """The groups of a training step: task and budget of each drawn from streams of their own.
 
@@ -96,12 +107,15 @@ def plan_step(
 
     Args:
         first: groups drawn in all steps before this one.
+        budget: the distribution of budgets, see ``budgets``.
+        learnability: what an adaptive one has measured before this step.
     """
     plan = []
     for group in range(groups):
         epoch, place = divmod(first + group, len(tasks))
         task = tasks[int(stream(seed, "tasks", epoch).permutation(len(tasks))[place])]
-        turns = draw(budget, python_stream(seed, "budget", step, group))
+        moment = Moment(step, len(task.plan), learnability or {})
+        turns = draw(budget, python_stream(seed, "budget", step, group), moment)
         plan.append([Play(step, group, episode, task, split, seed, turns) for episode in range(group_size)])
     return plan
 
@@ -154,6 +168,8 @@ def train_step(
             context_tokens=player.context_tokens,
             temperature=update.temperature,
             announce=player.announce,
+            wording=player.wording,
+            action_tokens=player.action_tokens,
             waited=waited,
             on_episode=ended,
             poll=poll,
@@ -189,7 +205,7 @@ def train_step(
         truncation=update.truncation,
         aggregation=update.aggregation,
         constant=player.turn_tokens,
-        states=lambda episode: _states(episode, player.announce),
+        states=lambda episode: _states(episode, player.announce, player.wording),
     )
     if not all(isfinite(p) for e in episodes for turn in e.turns for p in turn.logprobs):
         learned = {"skipped_nonfinite": 1.0}  # what samples computes nonsense, and so would the update
@@ -307,9 +323,9 @@ def _anchor(policy: Policy, batch: Batch, update: Update) -> Tensor:
         return _logprobs(policy, batch, update)[0]
 
 
-def _states(episode: Episode, announce: str) -> list[str]:
+def _states(episode: Episode, announce: str, wording: str | None) -> list[str]:
     """What the environment showed before each turn, without the line that tells the budget."""
-    told = [announcement(announce, episode.budget, used) for used in range(len(episode.turns))]
+    told = [announcement(announce, episode.budget, used, wording) for used in range(len(episode.turns))]
     return [turn.observation.removesuffix(f"\n{line}") for turn, line in zip(episode.turns, told, strict=True)]
 
 
@@ -337,6 +353,15 @@ def rollout_metrics(episodes: Sequence[Episode]) -> dict[str, float]:
     for reason in EndReason:
         metrics[f"end_{reason}"] = fmean(e.end_reason is reason for e in episodes)
     return metrics
+
+
+def success_rates(episodes: Sequence[Episode], group_size: int) -> list[tuple[int, float]]:
+    """Budget and success rate of each group, in order; an episode that the environment broke does not count."""
+    rates = []
+    for i in range(0, len(episodes), group_size):
+        if scored := [e for e in episodes[i : i + group_size] if e.end_reason not in ERRORS]:
+            rates.append((scored[0].budget, fmean(e.success for e in scored)))
+    return rates
 
 
 def _refuse_errors(failed: Sequence[Episode], episodes: int, limit: float) -> None:

@@ -8,6 +8,7 @@ from bmrl.recipe import Recipe
 
 EVAL_TASKS = 140  # of ALFWorld's valid_seen; the embedded split has 120
 DEMONSTRATION_TURNS = 11  # of the exploring expert on the embedded games, on average
+PLAN_TURNS = 6  # mean of the embedded games' shortest plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def of_step(recipe: Recipe) -> Tokens:
     """
     assert recipe.train is not None
     typical, _ = sizes(recipe)
-    turns = mean_turns(recipe.budget.train)
+    turns = mean_turns(recipe.budget.train, steps=recipe.train.steps, plan_turns=PLAN_TURNS)
     groups, size = recipe.rollout.tasks_per_step, recipe.rollout.group_size
     observations, written = (turns - 1) * typical.observation, turns * typical.action
     return Tokens(

@@ -26,9 +26,8 @@ def recipe(path: Path) -> Recipe:
 
 
 def test_every_model_has_a_warm_start_and_two_arms():
-    assert [path.stem for path in CARD] == sorted(
-        f"alfworld{size}_{kind}" for size in ("", "_3b", "_7b") for kind in ("fixed", "mix", "sft")
-    )
+    both = [f"alfworld{size}_{kind}" for size in ("", "_3b", "_7b") for kind in ("fixed", "mix", "sft")]
+    assert [path.stem for path in CARD] == sorted([*both, "alfworld_adaptive", "alfworld_curriculum"])
 
 
 @pytest.mark.parametrize("path", CARD, ids=lambda path: path.stem)
@@ -55,7 +54,7 @@ def test_time_in_the_header_follows_from_its_rates(path):
 @pytest.mark.parametrize("path", ARMS, ids=lambda path: path.stem)
 def test_arms_start_from_the_warm_start_of_their_model(path):
     arm = recipe(path)
-    warm = recipe(path.with_name(re.sub("_(mix|fixed)$", "_sft", path.stem) + ".yaml"))
+    warm = recipe(path.with_name(re.sub("_(mix|fixed|curriculum|adaptive)$", "_sft", path.stem) + ".yaml"))
     assert arm.model.adapter == f"runs/{warm.name}/adapter"
     assert (arm.model.name, arm.lora, arm.env) == (warm.model.name, warm.lora, warm.env)
     assert arm.rollout.group_size == 8 and 3e-6 <= arm.optimizer.learning_rate <= 1e-5

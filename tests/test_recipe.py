@@ -185,9 +185,13 @@ BUDGETS = [
     ("{kind: mixed, turns: [4]}", "budget.train.kind: unknown kind mixed; did you mean mix?"),
     (
         "{kind: zzz}",
-        "budget.train.kind: unknown kind zzz; choose one of: fixed, mix, uniform, loguniform",
+        "budget.train.kind: unknown kind zzz; choose one of: fixed, mix, uniform, loguniform, "
+        "curriculum, adaptive, relative",
     ),
-    ("{turns: 4}", "budget.train.kind: missing; add one of: fixed, mix, uniform, loguniform"),
+    (
+        "{turns: 4}",
+        "budget.train.kind: missing; add one of: fixed, mix, uniform, loguniform, curriculum, adaptive, relative",
+    ),
     ("{kind: fixed}", "budget.train.turns: missing; add it: the budget, turns"),
     ("{kind: fixed, low: 4, turns: 3}", "budget.train.low: unknown key; known here: kind, turns"),
     ("{kind: mix, turns: []}", "budget.train.turns: the list is empty; the budgets, turns"),
@@ -209,6 +213,16 @@ BUDGETS = [
     ),
     ("{kind: uniform, low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
     ("{kind: loguniform, low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
+    ("{kind: relative, factors: [2], low: 9, high: 4}", "budget.train.low: 9 is above high 4; swap them"),
+    (
+        "{kind: relative, factors: [2, 2.0], low: 2, high: 4}",
+        "budget.train.factors: 2 is listed twice; list each factor once",
+    ),
+    ("{kind: adaptive, turns: [4, 4]}", "budget.train.turns: 4 is listed twice; list each budget once"),
+    (
+        "{kind: adaptive, turns: [4, 8, 16], floor: 0.4}",
+        "budget.train.floor: 0.4 for each of 3 budgets is more than 1 in all; lower it",
+    ),
     (
         "8",
         "budget.train: expected a section, got 8; distribution the budget of a training group is drawn from",
@@ -242,6 +256,43 @@ lora: null
         "r.yaml:6: model.quantization: nf4 with `lora: null`; 4-bit weights cannot be trained, "
         "set quantization: none or give lora a rank",
         "r.yaml:7: model.adapter: with `lora: null`; give lora the adapter's rank to train it on",
+    ]
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "{kind: curriculum, turns: [4], every: 2}",
+        "{kind: adaptive, turns: [4]}",
+        "{kind: relative, factors: [2], low: 2, high: 9}",
+    ],
+)
+def test_budgets_of_training_steps_are_none_of_demonstrations(tmp_path: Path, budget: str) -> None:
+    kind = budget.split()[1].rstrip(",")
+    assert mistakes(tmp_path, f"name: x\nsft: {{episodes: 3}}\nbudget:\n  train: {budget}\n") == [
+        f"r.yaml:4: budget.train.kind: {kind} with `sft`; demonstrations have no such budgets, use mix, uniform or "
+        "loguniform"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ('wording: "{turns} left"', "with `budget.announce: none`, which tells nothing; set total or remaining"),
+        ("announce: total, wording: hurry", "does not say the number; write {turns} where it stands"),
+        ('announce: total, wording: "{turns} of {all}"', "has braces other than those of {turns}; remove them"),
+    ],
+)
+def test_wording(tmp_path: Path, budget: str, said: str) -> None:
+    text = f"name: x\ntrain: {{steps: 3}}\nbudget: {{train: {{kind: fixed, turns: 4}}, {budget}}}\n"
+    assert mistakes(tmp_path, text) == [f"r.yaml:3: budget.wording: {said}"]
+
+
+def test_a_decay_needs_an_end_that_is_known(tmp_path: Path) -> None:
+    text = GOOD.replace("{steps: 3}", "{steps: 3, env_turns: 9}") + "optimizer: {schedule: linear}\n"
+    assert mistakes(tmp_path, text) == [
+        "r.yaml:4: optimizer.schedule: linear with `train.env_turns`, which may end the run before the decay does; "
+        "set schedule: constant"
     ]
 
 

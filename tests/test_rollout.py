@@ -162,6 +162,23 @@ def test_announcement_is_in_the_prompt():
     ]
 
 
+def test_an_episode_ends_when_its_action_tokens_are_used_up():
+    # An action "stay" and its end are `one` tokens: two fit, and of the third one all but its last.
+    one = len(CHAT.answer("stay"))
+    (episode,), _ = play(says("stay"), [(8, 9)], action_tokens=2 * one)
+    assert (episode.end_reason, len(episode.turns), episode.action_tokens) == (EndReason.BUDGET, 2, 2 * one)
+    (episode,), _ = play(says("stay"), [(8, 9)], action_tokens=3 * one - 1)
+    assert (episode.end_reason, len(episode.turns), episode.action_tokens) == (EndReason.BUDGET, 3, 3 * one - 1)
+    # The turns are the nearer end, and the goal is nearer than both.
+    (episode,), _ = play(says("stay"), [(8, 2)], action_tokens=3 * one)
+    assert (episode.end_reason, len(episode.turns)) == (EndReason.BUDGET, 2)
+
+
+def test_announcement_in_other_words_is_in_the_prompt():
+    (episode,), _ = play(says("stay"), [(8, 2)], announce="remaining", wording="Only {turns} more.")
+    assert [t.observation.splitlines()[-1] for t in episode.turns] == ["Only 2 more.", "Only 1 more."]
+
+
 def test_longest_budgets_start_first_and_places_are_refilled():
     order = []
 

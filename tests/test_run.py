@@ -1,6 +1,7 @@
 """Whole runs through the command line: what they leave, how they stop, how they go on."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
@@ -236,6 +237,75 @@ def test_a_resumed_run_that_stops_early_has_nothing_of_later_steps(whole, tmp_pa
     assert sorted(p.name for p in (run / "episodes").iterdir()) == ["step-000001.jsonl", "step-000002.jsonl"]
     assert sorted(p.name for p in (run / "eval").iterdir()) == ["step-000000.json", "step-000000.jsonl"]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        "{kind: curriculum, turns: [3, 8], every: 3}",
+        "{kind: adaptive, turns: [3, 12], memory: 0.5}",
+        "{kind: relative, factors: [1, 2], low: 3, high: 12}",
+    ],
+    ids=lambda budget: budget.split()[1].strip(","),
+)
+def test_a_run_resumed_amid_changing_budgets_equals_an_undisturbed_one(budget, tmp_path):
+    settings = {"budget.train": budget, "train.steps": 6, "rollout.tasks_per_step": 4}
+    finish(train(tmp_path / "whole", **settings), tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(tmp_path / "whole", run)
+    for step in (4, 6):  # as if killed in step 3 or 4: what came after step 2 is forgotten
+        shutil.rmtree(run / "checkpoints" / f"step-{step:06d}")
+    finish(train(run, "--resume", **settings), tmp_path)
+    assert content(run) == content(tmp_path / "whole")
+    state = json.loads((run / "checkpoints/step-000006/state.json").read_text())["state"]
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    if "adaptive" not in budget:
+        assert not state["learnability"]
+        return
+    assert [lines[0]["budget_chance_3"], lines[0]["budget_chance_12"]] == [0.5, 0.5]  # nothing is measured yet
+    assert lines[5]["budget_chance_3"] != lines[2]["budget_chance_3"], "nothing changed on the way: this shows nothing"
+    assert set(state["learnability"]) == {"3", "12"}
+
+
+def test_a_curriculum_changes_the_budget_at_its_step(tmp_path):
+    settings = {"budget.train": "{kind: curriculum, turns: [2, 4], every: 2}", "rollout.tasks_per_step": 2}
+    finish(train(tmp_path / "run", **{**settings, "train.steps": 3}), tmp_path)
+    played = [
+        {json.loads(line)["budget"] for line in path.read_text().splitlines()}
+        for path in sorted((tmp_path / "run" / "episodes").iterdir())
+    ]
+    assert played == [{2}, {2}, {4}]
+
+
+def test_a_run_ends_at_its_turns_if_these_come_first(tmp_path):
+    # A step is 3 groups of 4 episodes: 24 turns at most. Step 1 cannot reach 25, and three steps of them are enough.
+    settings = {"budget.train": "{kind: fixed, turns: 2}", "train.steps": 50, "train.env_turns": 25}
+    more = {"train.checkpoint_every": 50, "train.eval_every": 50, "train.eval_tasks": 2}
+    _, err = finish(train(tmp_path / "run", **settings, **more), tmp_path)
+    turns = [json.loads(line)["env_turns"] for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert turns[-2] < 25 <= turns[-1]
+    last = len(turns)
+    assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == [f"step-{last:06d}"]
+    assert (tmp_path / f"run/eval/step-{last:06d}.json").exists()
+    said = f"train.env_turns 25 is reached at step {last}, with {turns[-1]} turns played; saved"
+    assert err.count(said) == 1
+    before = content(tmp_path / "run")
+    finish(train(tmp_path / "run", "--resume", **settings, **more), tmp_path)
+    assert content(tmp_path / "run") == before
+
+
+def test_relative_budgets_need_plans(tmp_path, monkeypatch):
+    tasks = sys.modules["bmrl.envs.pool"].Pool.tasks
+    monkeypatch.setattr(
+        sys.modules["bmrl.envs.pool"].Pool,
+        "tasks",
+        lambda pool, split: [dataclasses.replace(task, plan=()) for task in tasks(pool, split)],
+    )
+    settings = {"budget.train": "{kind: relative, factors: [1], low: 2, high: 9}"}
+    _, err = finish(train(tmp_path / "run", **settings), tmp_path, code=2)
+    (line,) = err.strip().splitlines()
+    assert "budget.train: relative, but 600 of 600 tasks of train have no plan" in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_unfinished_new_model_is_no_target_yet(whole, tmp_path):

@@ -20,7 +20,7 @@ SHOWN = [
 ]
 
 
-def row(shown=SHOWN, *, announce="none", budget=9, observation_weight=0.0, context_tokens=512) -> Example:
+def row(shown=SHOWN, *, announce="none", budget=9, observation_weight=0.0, context_tokens=512, wording=None) -> Example:
     return example(
         shown,
         CHAT,
@@ -28,6 +28,7 @@ def row(shown=SHOWN, *, announce="none", budget=9, observation_weight=0.0, conte
         budget=budget,
         observation_weight=observation_weight,
         context_tokens=context_tokens,
+        wording=wording,
     )
 
 
@@ -62,6 +63,11 @@ def test_budget_cuts_and_is_announced():
     text = CHAT.tokenizer.decode(made.token_ids)
     assert "Turns left: 2." in text and "Turn left: 1." in text
     assert text.count("go") == 1 and text.count("stay") == 1
+
+
+def test_budget_is_announced_in_other_words():
+    text = CHAT.tokenizer.decode(row(announce="remaining", budget=1, wording="You see {turns}.").token_ids)
+    assert "You see 1." in text and "left" not in text
 
 
 def test_a_row_never_exceeds_the_context():

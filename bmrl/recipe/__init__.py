@@ -8,9 +8,11 @@ everything else takes plain arguments.
 
 from bmrl.recipe.load import load, unknown_splits
 from bmrl.recipe.schema import (
+    AdaptiveBudget,
     Algorithm,
     BudgetSection,
     ChatSection,
+    CurriculumBudget,
     EnvSection,
     FixedBudget,
     Gigpo,
@@ -22,6 +24,7 @@ from bmrl.recipe.schema import (
     OptimizerSection,
     Recipe,
     ReinforcePP,
+    RelativeBudget,
     RewardSection,
     RolloutSection,
     SftSection,
@@ -33,9 +36,11 @@ from bmrl.recipe.schema import (
 )
 
 __all__ = [
+    "AdaptiveBudget",
     "Algorithm",
     "BudgetSection",
     "ChatSection",
+    "CurriculumBudget",
     "EnvSection",
     "FixedBudget",
     "Gigpo",
@@ -47,6 +52,7 @@ __all__ = [
     "OptimizerSection",
     "Recipe",
     "ReinforcePP",
+    "RelativeBudget",
     "RewardSection",
     "RolloutSection",
     "SftSection",

@@ -108,7 +108,23 @@ def _budgets(recipe: "Recipe") -> Iterator[Problem]:
             )
         elif train.weights is not None and sum(train.weights) <= 0:
             yield ("budget", "train", "weights"), "all are 0; give one budget a positive weight"
-    if train.kind in ("uniform", "loguniform") and train.low > train.high:
+    if train.kind == "adaptive":
+        for turns in _repeated(train.turns):
+            yield ("budget", "train", "turns"), f"{turns} is listed twice; list each budget once"
+        if train.floor * len(train.turns) > 1:
+            yield (
+                ("budget", "train", "floor"),
+                f"{train.floor:g} for each of {len(train.turns)} budgets is more than 1 in all; lower it",
+            )
+    if train.kind == "relative":
+        for factor in _repeated(train.factors):
+            yield ("budget", "train", "factors"), f"{factor:g} is listed twice; list each factor once"
+    if recipe.sft is not None and train.kind in ("curriculum", "adaptive", "relative"):
+        yield (
+            ("budget", "train", "kind"),
+            f"{train.kind} with `sft`; demonstrations have no such budgets, use mix, uniform or loguniform",
+        )
+    if train.kind in ("uniform", "loguniform", "relative") and train.low > train.high:
         yield ("budget", "train", "low"), f"{train.low} is above high {train.high}; swap them"
     for turns in _repeated(recipe.budget.eval):
         yield ("budget", "eval"), f"{turns} is listed twice; list each budget once"
@@ -121,6 +137,26 @@ def _credit(recipe: "Recipe") -> Iterator[Problem]:
             ("algorithm", "discount"),
             f"{algorithm.discount:g} with `credit: episode`, which has one return per "
             "episode; set credit: turn, or discount: 1",
+        )
+
+
+def _wording(recipe: "Recipe") -> Iterator[Problem]:
+    wording = recipe.budget.wording
+    if wording is None:
+        return
+    if {recipe.budget.announce, *(recipe.sft.announce if recipe.sft is not None else ())} == {"none"}:
+        yield ("budget", "wording"), "with `budget.announce: none`, which tells nothing; set total or remaining"
+    if "{turns}" not in wording:
+        yield ("budget", "wording"), "does not say the number; write {turns} where it stands"
+    elif set("{}") & set(wording.replace("{turns}", "")):
+        yield ("budget", "wording"), "has braces other than those of {turns}; remove them"
+
+
+def _stop(recipe: "Recipe") -> Iterator[Problem]:
+    if recipe.train is not None and recipe.train.env_turns is not None and recipe.optimizer.schedule == "linear":
+        yield (
+            ("optimizer", "schedule"),
+            "linear with `train.env_turns`, which may end the run before the decay does; set schedule: constant",
         )
 
 
@@ -190,6 +226,8 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _new_model,
     _budgets,
     _credit,
+    _wording,
+    _stop,
     _lists_without_repeats,
     _tokens,
     _groups,

@@ -88,13 +88,35 @@ class LogUniformBudget(Section):
     high: Turns = Field(description="largest budget, turns")
 
 
-TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudget, Field(discriminator="kind")]
+class CurriculumBudget(Section):
+    kind: Literal["curriculum"] = Field(description="one after the other, by training step")
+    turns: list[Turns] = Field(min_length=1, description="the budgets in their order, rising or falling, turns; the last one stays")
+    every: Positive = Field(description="training steps before the next budget")
+
+
+class AdaptiveBudget(Section):
+    kind: Literal["adaptive"] = Field(description="one of a list, more often where more groups have both successes and failures")
+    turns: list[Turns] = Field(min_length=1, description="the budgets, turns")
+    floor: Share = Field(0.05, description="least probability of each budget")
+    memory: Annotated[float, Field(ge=0, lt=1)] = Field(0.9, description="what each group leaves of its budget's smoothed share of such groups")
+
+
+class RelativeBudget(Section):
+    kind: Literal["relative"] = Field(description="a factor times the length of the task's shortest plan, rounded up")
+    factors: list[Annotated[float, Field(gt=0, le=1000)]] = Field(min_length=1, description="the factors, each as often")
+    low: Turns = Field(description="smallest budget, turns")
+    high: Turns = Field(description="largest budget, turns")
+
+
+TrainBudget = Annotated[FixedBudget | MixBudget | UniformBudget | LogUniformBudget | CurriculumBudget | AdaptiveBudget | RelativeBudget, Field(discriminator="kind")]
 
 
 class BudgetSection(Section):
     train: TrainBudget = Field(description="distribution the budget of a training group is drawn from")
     eval: list[Turns] = Field([4, 6, 8, 10, 15, 20, 30, 50], min_length=1, description="budgets of an evaluation, turns")
+    action_tokens: Positive | None = Field(None, description="most tokens of an episode's actions beside its turns: who has used them up ends `budget`; not for endpoints")
     announce: Announce = Field("none", description="what the agent is told of its budget, each turn")
+    wording: str | None = Field(None, min_length=1, description="the line that tells it, in place of the built-in one; `{turns}` stands for the number")
 
 
 class ChatSection(Section):
@@ -202,6 +224,7 @@ class OptimizerSection(Section):
 
 class TrainSection(Section):
     steps: Positive = Field(description="training steps")
+    env_turns: Positive | None = Field(None, description="stop after the step that reaches so many turns played in all, if `steps` does not come first: holds the cost in interactions equal between budgets")
     max_hours: Annotated[float, Field(gt=0)] | None = Field(None, description="stop after a saved checkpoint once this much time has gone, all resumes together")
     epochs_per_step: Positive = Field(1, description="optimizer steps on the same episodes")
     micro_batch_tokens: Annotated[int, Field(ge=1)] = Field(8192, description="most tokens of episodes in one forward, a longer one goes alone; time and memory only, never the gradient")

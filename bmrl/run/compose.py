@@ -195,5 +195,7 @@ def make_player(recipe: Recipe, policy: Policy, pool: Pool, *, rows: int, announ
         turn_tokens=recipe.rollout.turn_tokens,
         context_tokens=recipe.model.context_tokens,
         announce=announce or recipe.budget.announce,
+        wording=recipe.budget.wording,
+        action_tokens=recipe.budget.action_tokens,
         cuda_graphs=recipe.rollout.cuda_graphs,
     )

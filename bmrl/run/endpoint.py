@@ -12,7 +12,7 @@ from bmrl.endpoint import Cost, Endpoint, EndpointSampler, Texts
 from bmrl.envs import instructions
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
-from bmrl.errors import BmrlError
+from bmrl.errors import BmrlError, UsageError
 from bmrl.evaluate import plan_plays, result
 from bmrl.rollout import rollout
 from bmrl.run.compose import make_pool, say
@@ -46,6 +46,8 @@ def evaluate_endpoint(
         BmrlError: the server does not answer, or what may be spent is spent; what was played is kept.
     """
     recipe = target.recipe
+    if recipe.budget.action_tokens is not None:
+        raise UsageError("budget.action_tokens: a served model's tokens are not counted here; set it to null")
     with interruptible() as poll, make_pool(recipe, slots=endpoint.concurrency) as pool:
         split = split or recipe.env.eval_split
         chosen = pool.tasks(split)[:tasks]
@@ -70,6 +72,7 @@ def evaluate_endpoint(
             "budgets": sorted(set(budgets or recipe.budget.eval)),
             "endpoint": endpoint.url,
             "env": [recipe.env.name, recipe.env.args],
+            **({} if recipe.budget.wording is None else {"wording": recipe.budget.wording}),
             "rules": told,
         }
         folder, name = out or FOLDER, _name(asked)
@@ -79,7 +82,7 @@ def evaluate_endpoint(
         say(f"evaluating {target.name} at {endpoint.url}")
         with results.partial(folder / f"{name}.partial.jsonl", asked) as partial:
             plays = plan_plays(chosen, split, asked["budgets"], settings["seeds"], settings["announce"])
-            cost = _play(plays, chosen, endpoint, Texts(told), pool, partial, settings, poll)
+            cost = _play(plays, chosen, endpoint, Texts(told), pool, partial, settings, recipe.budget.wording, poll)
             lines = [partial.episodes[_key(play)] for play in plays]
             answer = result(lines, chosen, asked["budgets"], checkpoint=None, **settings)
             answer = {**answer, "endpoint": endpoint.url, "cost": asdict(cost)}
@@ -97,6 +100,7 @@ def _play(
     pool: Pool,
     partial: results.Partial,
     settings: Mapping[str, Any],
+    wording: str | None,
     poll: Callable[[], None],
 ) -> Cost:
     """Plays what is missing; what all of it has cost.
@@ -132,6 +136,7 @@ def _play(
                 context_tokens=UNLIMITED,
                 temperature=settings["sampling"]["temperature"],
                 announce=settings["announce"],
+                wording=wording,
                 purpose="eval",
                 on_episode=keep,
                 poll=poll,

@@ -147,6 +147,8 @@ def play(
         context_tokens=player.context_tokens,
         temperature=temperature,
         announce=player.announce,
+        wording=player.wording,
+        action_tokens=player.action_tokens,
         purpose="eval",
         on_episode=on_episode,
         poll=poll,

@@ -38,6 +38,8 @@ def play(target: Target, *, split: str, task_id: str, budget: int, seed: int, te
             context_tokens=player.context_tokens,
             temperature=recipe.rollout.temperature if temperature is None else temperature,
             announce=player.announce,
+            wording=player.wording,
+            action_tokens=player.action_tokens,
             purpose="eval",
             on_episode=lambda _: None,
             poll=poll,

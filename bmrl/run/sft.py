@@ -80,7 +80,9 @@ def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]], folder: Path | Non
         tell_of_another_world(recipe, policy)
         return policy
     texts = (text for turns in shown for turn in turns for text in (turn.observation, f" {turn.action}", turn.action))
-    announced = ("\nTurns left: 1.\nTurn left: 1.\nYou have 1 turns.\nYou have 1 turn.",) * 1000
+    announced = ["\nTurns left: 1.\nTurn left: 1.\nYou have 1 turns.\nYou have 1 turn."] * 1000
+    if (wording := recipe.budget.wording) is not None:  # its words need a place in the vocabulary, too
+        announced += ["\n" + wording.replace("{turns}", "1")] * 1000
     tokenizer = build_tokenizer(
         (*texts, *announced), words=WORDS, context_tokens=recipe.model.context_tokens, world=recipe.env.name
     )
@@ -113,6 +115,7 @@ def _examples(recipe: Recipe, shown: Sequence[Sequence[Shown]], chat: Chat) -> l
                 turns,
                 chat,
                 announce=announce,
+                wording=recipe.budget.wording,
                 budget=budget,
                 observation_weight=recipe.sft.observation_weight,
                 context_tokens=recipe.model.context_tokens,

@@ -12,7 +12,7 @@ import torch
 
 from bmrl import checkpoint, results, run_folder
 from bmrl.atomic import write_bytes
-from bmrl.budgets import largest
+from bmrl.budgets import Moment, largest, learned, probabilities
 from bmrl.check import refuse_missing
 from bmrl.credit import Credit, Prices
 from bmrl.envs.base import Task
@@ -24,7 +24,7 @@ from bmrl.memory import in_flight
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
-from bmrl.recipe import Algorithm, Gigpo, Recipe, ReinforcePP, TrainSection, resolved
+from bmrl.recipe import Algorithm, Gigpo, Recipe, ReinforcePP, TrainBudget, TrainSection, resolved
 from bmrl.run.compose import chat_for, make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
 from bmrl.run.interrupt import interruptible
@@ -32,7 +32,7 @@ from bmrl.run.progress import Progress
 from bmrl.system import resident_gb, return_large_blocks
 from bmrl.target import best_step
 from bmrl.trackers import Trackers
-from bmrl.trainer import Player, Refill, Update, plan_step, train_step
+from bmrl.trainer import Player, Refill, Update, plan_step, success_rates, train_step
 from bmrl.types import EndReason, Play
 
 
@@ -45,6 +45,7 @@ class Loop:
         groups: groups drawn so far, the place in the order of tasks.
         guards: bad steps in a row, by guard.
         good: step of the newest checkpoint that was saved while no guard counted; 0 if there is none.
+        learnability: of each budget, as text, when budgets are adaptive; see ``budgets.learned``.
     """
 
     step: int = 0
@@ -54,6 +55,7 @@ class Loop:
     groups: int = 0
     guards: dict[str, int] = field(default_factory=dict)
     good: int = 0
+    learnability: dict[str, float] = field(default_factory=dict)
 
 
 def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> Path:
@@ -81,6 +83,7 @@ def train(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -
         make_pool(recipe, slots=in_flight(recipe)) as pool,
     ):
         tasks = pool.tasks(recipe.env.train_split)
+        _refuse_unplanned(recipe, tasks)
         policy = starting_policy(recipe, run_dir if resume else None)
         chat_for(recipe, policy.tokenizer)  # a template that cannot be spoken with leaves no run folder either
         poll()  # who stops it this early wants no run folder
@@ -118,6 +121,15 @@ def open_run(
     return folder
 
 
+def _refuse_unplanned(recipe: Recipe, tasks: Sequence[Task]) -> None:
+    unplanned = [task.task_id for task in tasks if not task.plan]
+    if recipe.budget.train.kind == "relative" and unplanned:
+        raise UsageError(
+            f"budget.train: relative, but {len(unplanned)} of {len(tasks)} tasks of {recipe.env.train_split} have no "
+            f"plan, such as {unplanned[0]}; choose another kind, or games with plans"
+        )
+
+
 def _loop(
     recipe: Recipe, folder: Path, policy: Policy, pool: Pool, tasks: Sequence[Task], poll: Callable[[], None]
 ) -> None:
@@ -147,14 +159,19 @@ def _loop(
         f"{folder}: {settings.steps} steps, {groups}, budgets up to {largest(recipe.budget.train)}, "
         f"{loop.rows} episodes at once, on {policy.device}"
     )
-    saved = loop.step
+    saved, budget = loop.step, recipe.budget.train
     with Progress(settings.steps, loop.step).shown() as progress:
         try:
             while True:
-                if _evaluation_due(settings, loop.step) and not evaluated(folder, loop.step):
+                if _evaluation_due(settings, loop) and not evaluated(folder, loop.step):
                     answer = _evaluate(recipe, folder, player, loop.step, progress, poll)
                     trackers.log(evaluation_metrics(answer), loop.step)
-                if loop.step == settings.steps:
+                if _done(settings, loop):
+                    if loop.step < settings.steps:
+                        progress.say(
+                            f"train.env_turns {settings.env_turns} is reached at step {loop.step}, "
+                            f"with {loop.env_turns} turns played; saved"
+                        )
                     break
                 if settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600:
                     progress.say(
@@ -173,7 +190,8 @@ def _loop(
                     seed=recipe.seed,
                     first=loop.groups,
                     group_size=recipe.rollout.group_size,
-                    budget=recipe.budget.train,
+                    budget=budget,
+                    learnability=loop.learnability,
                 )
                 progress.inner("episodes", recipe.rollout.tasks_per_step * recipe.rollout.group_size)
                 episodes, values = train_step(
@@ -197,11 +215,15 @@ def _loop(
                     "step": step,
                     **values,
                     **loop.guards,
+                    **_chances(budget, step, loop.learnability),
                     "learning_rate": rate,
                     "env_turns": loop.env_turns,
                     "elapsed_s": loop.elapsed_s,
                     "peak_memory_gb": peak_memory_gb(),
                 }
+                if budget.kind == "adaptive":
+                    rates = success_rates(episodes, recipe.rollout.group_size)
+                    loop.learnability = learned(loop.learnability, rates, memory=budget.memory)
                 metrics.append(record)
                 trackers.log(record, step)
                 progress.step(_line(values))
@@ -209,7 +231,7 @@ def _loop(
                     raise BmrlError(_given_up(problem, folder, loop))
                 hours_over = settings.max_hours is not None and loop.elapsed_s >= settings.max_hours * 3600
                 regular = step % settings.checkpoint_every == 0 and not holding(loop.guards)
-                if regular or step == settings.steps or hours_over:
+                if regular or _done(settings, loop) or hours_over:
                     save(folder, policy, optimizer, names, loop, keep=settings.keep_checkpoints)
                     saved = step
         except Interrupted as stop:
@@ -288,8 +310,22 @@ def _rate(recipe: Recipe, step: int) -> float:
     )
 
 
-def _evaluation_due(settings: TrainSection, step: int) -> bool:
-    return settings.eval_every > 0 and (step % settings.eval_every == 0 or step == settings.steps)
+def _chances(budget: TrainBudget, step: int, learnability: Mapping[str, float]) -> dict[str, float]:
+    """Probability of each budget in this step, to be logged: only those of adaptive ones change by themselves."""
+    if budget.kind != "adaptive":
+        return {}
+    chances = probabilities(budget, Moment(step, learnability=learnability))
+    return {f"budget_chance_{turns}": chance for turns, chance in chances.items()}
+
+
+def _done(settings: TrainSection, loop: Loop) -> bool:
+    """Whether the run has ended, by its steps or by its turns."""
+    turns_over = settings.env_turns is not None and loop.env_turns >= settings.env_turns
+    return loop.step == settings.steps or turns_over
+
+
+def _evaluation_due(settings: TrainSection, loop: Loop) -> bool:
+    return settings.eval_every > 0 and (loop.step % settings.eval_every == 0 or _done(settings, loop))
 
 
 def _evaluate(
