@@ -40,11 +40,6 @@ class Batch:
     weights: Tensor
 
 
-def observations(episode: Episode) -> list[str]:
-    """What each turn saw."""
-    return [turn.observation for turn in episode.turns]
-
-
 def is_scored(episode: Episode, truncation: Mapping[EndReason, str]) -> bool:
     """Whether an episode is in its group's baseline: no environment error, not dropped."""
     return episode.end_reason not in ERRORS and bool(episode.turns) and truncation.get(episode.end_reason) != "drop"
@@ -76,6 +71,11 @@ def _within(scored: Sequence[Episode], bounds: Sequence[float] | None) -> bool:
     return bounds is None or (bool(scored) and bounds[0] <= sum(e.success for e in scored) / len(scored) <= bounds[1])
 
 
+def as_shown(episode: Episode) -> list[str]:
+    """What each turn saw."""
+    return [turn.observation for turn in episode.turns]
+
+
 def make_rows(
     groups: Sequence[Sequence[Episode]],
     rewards: Sequence[Sequence[Sequence[float]]],
@@ -84,7 +84,7 @@ def make_rows(
     truncation: dict[EndReason, str],
     aggregation: str,
     constant: float,
-    states: Callable[[Episode], Sequence[str]] = observations,
+    states: Callable[[Episode], Sequence[str]] = as_shown,
 ) -> list[Row]:
     """Training rows of a step.
 

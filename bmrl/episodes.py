@@ -33,6 +33,7 @@ def episode_line(episode: Episode) -> dict[str, Any]:
                 "observation_tokens": len(turn.observation_ids),
                 "action_tokens": len(turn.action_ids),
                 # Rounded: what is left over differs with the rows that were computed together.
+                **({} if turn.distance is None else {"distance": turn.distance}),
                 "logprob": round(total, 4) if turn.logprobs and isfinite(total := sum(turn.logprobs)) else None,
             }
             for turn in episode.turns

@@ -62,6 +62,12 @@ GLOSSARY: dict[str, Metric] = {
         "rises with success",
         "rises while success does not: the shaping is being exploited",
     ),
+    "process_reward_mean": Metric(
+        "reward",
+        "mean process reward of the step's episodes, in neither `reward_mean` nor `success`; only with reward.process",
+        "`rules`: rises as failures are mended. `progress`: level, the mean first distance times the weight",
+        "`rules`: rises while success does not: the rules are being exploited; lower reward.process_weight",
+    ),
     "turns_mean": Metric(
         "turns",
         "mean turns an episode used",

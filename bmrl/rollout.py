@@ -9,7 +9,7 @@ clock: an environment's answer is taken in a fixed number of tokens after it was
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -75,6 +75,7 @@ class _Live:
     draws: np.random.Generator
     observation: str = ""
     admissible: frozenset[str] | None = None
+    distance: int | None = None
     shown: str = ""
     added: tuple[int, ...] = ()
     unread: tuple[int, ...] = ()
@@ -230,18 +231,9 @@ def _observe(state: _Live, answer: Reply) -> None:
     """Takes in an answer; the turn that caused it learns its reward."""
     state.observation = answer.step.observation
     state.admissible = None if answer.step.admissible is None else frozenset(answer.step.admissible)
+    state.distance = answer.step.distance
     if state.turns:
-        last = state.turns[-1]
-        state.turns[-1] = Turn(
-            observation=last.observation,
-            observation_ids=last.observation_ids,
-            text=last.text,
-            action=last.action,
-            action_ids=last.action_ids,
-            logprobs=last.logprobs,
-            valid=last.valid,
-            reward=float(answer.step.reward),
-        )
+        state.turns[-1] = replace(state.turns[-1], reward=float(answer.step.reward))
 
 
 def _decided(state: _Live, chat: Speech) -> Turn:
@@ -249,7 +241,7 @@ def _decided(state: _Live, chat: Speech) -> Turn:
     action = state.play.prefix[len(state.turns)]
     valid = bool(action) if state.admissible is None else action in state.admissible
     ids = (*state.added, *chat.answer(action))
-    turn = Turn(state.shown, ids, action, action, (), (), valid, 0.0)
+    turn = Turn(state.shown, ids, action, action, (), (), valid, 0.0, state.distance)
     state.turns.append(turn)
     state.unread += ids
     state.stopped = True
@@ -262,7 +254,9 @@ def _act(state: _Live, completion: Completion, chat: Speech) -> Turn:
     text = chat.text(completion.token_ids)
     action = chat.parse_action(text, stopped=completion.stopped)
     valid = bool(action) if state.admissible is None else action in state.admissible
-    turn = Turn(state.shown, state.added, text, action, completion.token_ids, completion.logprobs, valid, 0.0)
+    turn = Turn(
+        state.shown, state.added, text, action, completion.token_ids, completion.logprobs, valid, 0.0, state.distance
+    )
     state.turns.append(turn)
     state.stopped = completion.stopped
     state.tokens += len(state.added) + len(completion.token_ids)

@@ -131,12 +131,15 @@ def train_step(
     poll: Callable[[], None],
     refill: Refill | None = None,
     success_range: Sequence[float] | None = None,
+    process: Callable[[Episode], Sequence[float]] | None = None,
 ) -> tuple[list[Episode], dict[str, float]]:
     """Rolls out the groups, computes advantages, updates the policy once.
 
     Args:
         refill: plays more groups where some have no signal, and trains on those that have one; None does neither.
         success_range: trains on groups only whose share of solved episodes lies within.
+        process: what the turns of an episode earn beside ``update.prices``; whether a group has a signal is judged
+            without it.
 
     Returns:
         the episodes in the order of the plan, refills behind, and the step's metrics (see ``glossary.GLOSSARY``).
@@ -149,6 +152,7 @@ def train_step(
     waited = Waited()
     groups: list[list[Episode]] = []
     rewards: list[list[list[float]]] = []
+    extra: list[list[list[float]]] = []  # process rewards
     failed: list[Episode] = []
     due = list(plan)
     while due:
@@ -178,6 +182,7 @@ def train_step(
         for group in (played[i : i + size] for i in range(0, len(played), size)):
             groups.append(group)
             rewards.append([update.prices.of_turns(episode) for episode in group])
+            extra.append([list(process(episode)) if process else [0.0] * len(episode.turns) for episode in group])
         learnable = [
             has_signal(group, [sum(turns) for turns in values], update.truncation, success_range)
             for group, values in zip(groups, rewards, strict=True)
@@ -200,12 +205,15 @@ def train_step(
     ]
     rows = make_rows(
         [groups[i] for i in chosen],
-        [rewards[i] for i in chosen],
+        [
+            [[r + e for r, e in zip(*turns, strict=True)] for turns in zip(rewards[i], extra[i], strict=True)]
+            for i in chosen
+        ],
         credit=update.credit,
         truncation=update.truncation,
         aggregation=update.aggregation,
         constant=player.turn_tokens,
-        states=lambda episode: _states(episode, player.announce, player.wording),
+        states=lambda episode: observations(episode, player.announce, player.wording),
     )
     if not all(isfinite(p) for e in episodes for turn in e.turns for p in turn.logprobs):
         learned = {"skipped_nonfinite": 1.0}  # what samples computes nonsense, and so would the update
@@ -216,6 +224,7 @@ def train_step(
         **rollout_metrics(episodes),
         **learned,
         "reward_mean": fmean(sum(turns) for group in rewards for turns in group),
+        **({"process_reward_mean": fmean(sum(turns) for group in extra for turns in group)} if process else {}),
         "groups_played": len(groups),
         "groups_dropped": len(groups) - sum(learnable),
         "rollout_s": rolled - began,
@@ -323,7 +332,7 @@ def _anchor(policy: Policy, batch: Batch, update: Update) -> Tensor:
         return _logprobs(policy, batch, update)[0]
 
 
-def _states(episode: Episode, announce: str, wording: str | None) -> list[str]:
+def observations(episode: Episode, announce: str, wording: str | None) -> list[str]:
     """What the environment showed before each turn, without the line that tells the budget."""
     told = [announcement(announce, episode.budget, used, wording) for used in range(len(episode.turns))]
     return [turn.observation.removesuffix(f"\n{line}") for turn, line in zip(episode.turns, told, strict=True)]

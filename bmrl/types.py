@@ -52,6 +52,7 @@ class Turn:
     logprobs: tuple[float, ...]
     valid: bool  # the environment accepted the action
     reward: float  # the environment's own reward for this step
+    distance: int | None = None  # fewest turns to the goal before the action, where that was asked for and is known
 
 
 @dataclass(frozen=True, slots=True)

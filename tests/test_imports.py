@@ -38,6 +38,7 @@ LAYERS = [
         "optimizer",
         "pocket",
         "policy",
+        "process",
         "recipe",
         "run_folder",
         "sampler",

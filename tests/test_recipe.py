@@ -166,6 +166,20 @@ BAD = [
         "r.yaml:4: rollout.success_range: 1 numbers; write two, [low, high]",
     ),
     (
+        "reward: {process: progress}",
+        "r.yaml:4: reward.process: progress with `credit: episode` of rloo: it adds the same to every episode of a "
+        "group and cancels; set algorithm.credit: turn, or algorithm.name: gigpo",
+    ),
+    (
+        "reward: {process_weight: 0.5}",
+        "r.yaml:4: reward.process_weight: with `process: none`; set process: progress or rules, or leave it out",
+    ),
+    (
+        "algorithm: {name: dr_grpo, discount: 0.9}",
+        "r.yaml:4: algorithm.discount: 0.9 with `credit: episode`, which has one return per episode; set credit: "
+        "turn, or discount: 1",
+    ),
+    (
         "chat: {system: Hello}",
         "r.yaml:4: chat.system: with `model.name: pocket`, which takes no instructions",
     ),

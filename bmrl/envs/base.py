@@ -48,6 +48,7 @@ class Step:
         terminated: the game is over, won or lost.
         won: the task is solved.
         admissible: the commands it would accept now, sorted; None if it cannot tell.
+        distance: what `Env.distance` says now, filled in by whoever asks for it; an environment leaves it out.
     """
 
     observation: str
@@ -55,6 +56,7 @@ class Step:
     terminated: bool
     won: bool
     admissible: tuple[str, ...] | None
+    distance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

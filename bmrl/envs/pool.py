@@ -71,6 +71,7 @@ class Pool:
         timeout_s: longest wait for one reset or step, in seconds, from when the worker turns to it;
             the first reset in a slot includes creating the environment.
         slots: number of environments.
+        distances: answers carry the distance to the goal, which takes time to find.
         make: creates an environment from ``name`` and ``args``; workers import it by its name.
     """
 
@@ -82,6 +83,7 @@ class Pool:
         workers: int,
         timeout_s: float,
         slots: int,
+        distances: bool = False,
         make: Callable[..., Env] | None = None,
     ) -> None:
         self._build = partial(make or registered, name, **args)
@@ -90,7 +92,9 @@ class Pool:
         self._live: set[int] = set()  # slots with an episode
         self._asked: dict[int, Future[Reply | Failed]] = {}
         self._players: list[_Here | _Worker] = (
-            [_Worker(self._build, timeout_s) for _ in range(self.workers)] if workers else [_Here(self._build)]
+            [_Worker(self._build, timeout_s, distances) for _ in range(self.workers)]
+            if workers
+            else [_Here(self._build, distances)]
         )
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -167,8 +171,8 @@ class Pool:
 class _Here:
     """Plays in this process."""
 
-    def __init__(self, build: Callable[[], Env]) -> None:
-        self._table = Table(build)
+    def __init__(self, build: Callable[[], Env], distances: bool) -> None:
+        self._table = Table(build, distances=distances)
 
     def play(self, slot: int, request: Task | str) -> Future[Reply | Failed]:
         future: Future[Reply | Failed] = Future()
@@ -189,10 +193,10 @@ class _Worker:
     request under way. That thread starts the process, and another when a request finds it gone.
     """
 
-    def __init__(self, build: Callable[[], Env], timeout_s: float) -> None:
+    def __init__(self, build: Callable[[], Env], timeout_s: float, distances: bool) -> None:
         if sys.platform == "win32":
             raise UsageError("env.workers: worker processes need Linux or macOS; set it to 0")
-        self._setup = pickle.dumps(build)
+        self._setup = pickle.dumps((build, distances))
         self._timeout_s = timeout_s
         self._path = [str(Path(entry).absolute()) for entry in sys.path]
         self._process: subprocess.Popen[bytes] | None = None

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from queue import SimpleQueue
 from typing import cast
 
@@ -39,10 +40,12 @@ class Table:
 
     Args:
         build: creates one environment.
+        distances: ask for the distance to the goal after each answer.
     """
 
-    def __init__(self, build: Callable[[], Env]) -> None:
+    def __init__(self, build: Callable[[], Env], *, distances: bool = False) -> None:
         self._build = build
+        self._distances = distances
         self._envs: dict[int, Env] = {}
 
     def answer(self, slot: int, request: Task | str) -> Step | str:
@@ -54,14 +57,22 @@ class Table:
         """
         try:
             if isinstance(request, str):
-                return checked(self._envs[slot].step(request))
+                return self._measured(slot, checked(self._envs[slot].step(request)))
             if slot not in self._envs:
                 self._envs[slot] = self._build()
             observation = self._envs[slot].reset(request)
-            return checked(Step(observation, 0.0, False, False, self._envs[slot].admissible))
+            return self._measured(slot, checked(Step(observation, 0.0, False, False, self._envs[slot].admissible)))
         except (Exception, SystemExit) as error:
             self._close(slot)
             return describe(error)
+
+    def _measured(self, slot: int, step: Step) -> Step:
+        if not self._distances or step.terminated:
+            return step
+        distance: object = self._envs[slot].distance()
+        if distance is not None and (isinstance(distance, bool) or not isinstance(distance, int)):
+            raise TypeError(f"distance is {type(distance).__name__}, not a whole number or None")
+        return replace(step, distance=distance)
 
     def close(self) -> None:
         """Closes all environments."""
@@ -207,7 +218,8 @@ def _serve(channel: socket.socket, requests: "SimpleQueue[bytes | None]") -> Non
     if setup is None:
         return
     try:
-        table = Table(pickle.loads(setup))  # noqa: S301 (from the pool)
+        build, distances = pickle.loads(setup)  # noqa: S301 (from the pool)
+        table = Table(build, distances=distances)
     except Exception as error:
         send(channel, describe(error).encode())
         return

@@ -140,6 +140,19 @@ def _credit(recipe: "Recipe") -> Iterator[Problem]:
         )
 
 
+def _process(recipe: "Recipe") -> Iterator[Problem]:
+    algorithm, reward = recipe.algorithm, recipe.reward
+    if reward.process == "none":
+        if "process_weight" in reward.model_fields_set:
+            yield ("reward", "process_weight"), "with `process: none`; set process: progress or rules, or leave it out"
+    elif reward.process == "progress" and algorithm.name != "gigpo" and algorithm.credit == "episode":
+        yield (
+            ("reward", "process"),
+            f"progress with `credit: episode` of {algorithm.name}: it adds the same to every episode of a group and "
+            "cancels; set algorithm.credit: turn, or algorithm.name: gigpo",
+        )
+
+
 def _wording(recipe: "Recipe") -> Iterator[Problem]:
     wording = recipe.budget.wording
     if wording is None:
@@ -226,6 +239,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _new_model,
     _budgets,
     _credit,
+    _process,
     _wording,
     _stop,
     _lists_without_repeats,

@@ -151,7 +151,8 @@ class RewardSection(Section):
     success: float = Field(1.0, description="reward of a solved task")
     invalid_action: float = Field(0.0, description="reward of each action the environment refuses")
     turn: float = Field(0.0, description="reward of each turn used")
-    process: Literal["none"] = Field("none", description="process supervision")
+    process: Literal["none", "progress", "rules"] = Field("none", description="process supervision: none, `progress` (shaping by the planner's distance to the goal), or `rules` (an action that has an effect after one that failed earns, a place searched again costs)")
+    process_weight: Annotated[float, Field(gt=0)] = Field(0.1, description="with `progress`: reward per turn of distance; with `rules`: reward of each")
 
 
 Truncation = Literal["train", "mask", "drop"]

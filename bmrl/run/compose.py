@@ -104,7 +104,14 @@ def fresh_adapter(policy: Policy, recipe: Recipe) -> Policy:
 def make_pool(recipe: Recipe, slots: int) -> Pool:
     """The recipe's environment, ``slots`` of them."""
     env = recipe.env
-    return Pool(env.name, env.args, workers=env.workers, timeout_s=env.timeout_s, slots=slots)
+    return Pool(
+        env.name,
+        env.args,
+        workers=env.workers,
+        timeout_s=env.timeout_s,
+        slots=slots,
+        distances=recipe.reward.process == "progress",
+    )
 
 
 def chat_for(recipe: Recipe, tokenizer: Any) -> Chat:

@@ -15,6 +15,7 @@ from bmrl.atomic import write_bytes
 from bmrl.budgets import Moment, largest, learned, probabilities
 from bmrl.check import refuse_missing
 from bmrl.credit import Credit, Prices
+from bmrl.envs import judge
 from bmrl.envs.base import Task
 from bmrl.envs.pool import Pool
 from bmrl.episodes import write_episodes
@@ -24,6 +25,7 @@ from bmrl.memory import in_flight
 from bmrl.metrics import MetricsFile, evaluation_metrics
 from bmrl.optimizer import learning_rate, make_optimizer, set_learning_rate
 from bmrl.policy import Policy
+from bmrl.process import progress, rules
 from bmrl.recipe import Algorithm, Gigpo, Recipe, ReinforcePP, TrainBudget, TrainSection, resolved
 from bmrl.run.compose import chat_for, make_player, make_pool, refuse_card, rows_at_once, say, starting_policy
 from bmrl.run.evaluate import evaluate_policy, evaluated
@@ -32,8 +34,8 @@ from bmrl.run.progress import Progress
 from bmrl.system import resident_gb, return_large_blocks
 from bmrl.target import best_step
 from bmrl.trackers import Trackers
-from bmrl.trainer import Player, Refill, Update, plan_step, success_rates, train_step
-from bmrl.types import EndReason, Play
+from bmrl.trainer import Player, Refill, Update, observations, plan_step, success_rates, train_step
+from bmrl.types import EndReason, Episode, Play
 
 
 @dataclass(slots=True)
@@ -152,6 +154,7 @@ def _loop(
     metrics.truncate_after(loop.step)
     trackers = Trackers(recipe.tracking, folder, resolved(recipe), loop.step, say)
     update = update_settings(recipe)
+    process = process_rewards(recipe)
     guards = Guards(**recipe.guards.model_dump())
     began = time.monotonic() - loop.elapsed_s
     groups = f"{recipe.rollout.tasks_per_step} groups of {recipe.rollout.group_size}"
@@ -204,6 +207,7 @@ def _loop(
                     poll=poll,
                     refill=_refill(recipe, plan),
                     success_range=recipe.rollout.success_range,
+                    process=process,
                 )
                 write_episodes(folder, step, episodes)
                 loop.step = step
@@ -287,6 +291,32 @@ def update_settings(recipe: Recipe) -> Update:
         max_grad_norm=recipe.optimizer.max_grad_norm,
         max_logprob_gap=recipe.rollout.max_logprob_gap,
     )
+
+
+def process_rewards(recipe: Recipe) -> Callable[[Episode], list[float]] | None:
+    """What turns earn by the recipe's process supervision; None without.
+
+    Raises:
+        BmrlError: nobody judges the environment's actions.
+    """
+    weight, budget = recipe.reward.process_weight, recipe.budget
+    match recipe.reward.process:
+        case "progress":
+            return lambda episode: progress([turn.distance for turn in episode.turns], weight=weight)
+        case "rules":
+            make_judge = judge(recipe.env.name)
+            if make_judge is None:
+                raise BmrlError(f"reward.process: rules, but nobody judges the actions of {recipe.env.name}; set none")
+
+            def judged(episode: Episode) -> list[float]:
+                seen = observations(episode, budget.announce, budget.wording)
+                answers = [*seen[1:], episode.final_observation]
+                known = make_judge(seen[0]) if seen else None
+                pairs = zip(episode.turns, answers, strict=False)  # without a turn there is an answer to none
+                return rules([known.judge(turn.action, text) for turn, text in pairs if known], weight=weight)
+
+            return judged
+    return None
 
 
 def credit_settings(algorithm: Algorithm) -> Credit:
