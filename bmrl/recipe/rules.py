@@ -143,7 +143,7 @@ def _credit(recipe: "Recipe") -> Iterator[Problem]:
 def _process(recipe: "Recipe") -> Iterator[Problem]:
     algorithm, reward = recipe.algorithm, recipe.reward
     if reward.process == "none":
-        if "process_weight" in reward.model_fields_set:
+        if reward.process_weight != type(reward).model_fields["process_weight"].default:
             yield ("reward", "process_weight"), "with `process: none`; set process: progress or rules, or leave it out"
     elif reward.process == "progress" and algorithm.name != "gigpo" and algorithm.credit == "episode":
         yield (
