@@ -49,6 +49,8 @@ def missing(recipe: Recipe) -> list[str]:
             lines.append(f"env.args.engine: {MISSING}")
     if source is not None and (wrong := problem(source)) is not None:
         lines.append(f"model.name: {wrong}")
+    if recipe.sft is not None and recipe.sft.path is not None and not exists(recipe.sft.path):
+        lines.append(f"sft.path: there is no {recipe.sft.path} yet")
     if model.adapter is not None:
         if not exists(model.adapter):
             lines.append(f"model.adapter: there is no {model.adapter} yet; train it first")

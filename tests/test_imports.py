@@ -45,7 +45,7 @@ LAYERS = [
         "speech",
         "trackers",
     },
-    {"context", "evaluations", "results", "rollout", "sft"},
+    {"context", "demonstrations", "evaluations", "results", "rollout", "sft"},
     {"memory"},
     {"evaluate", "trainer"},
     {"truncation"},

@@ -413,6 +413,25 @@ def test_dropout_of_supervised_learning_is_the_same_on_resume(tmp_path):
     assert adapters[0] == adapters[1]
 
 
+def test_a_run_and_a_file_of_chats_are_learned_from(tmp_path):
+    run = tmp_path / "run"
+    finish(train(run, **{"train.steps": 1, "budget.train": "{kind: mix, turns: [16, 20]}"}), tmp_path)
+    chats = tmp_path / "chats.jsonl"
+    roles = [("user", "You are in a room."), ("assistant", "look"), ("user", "You see a desk 1."), ("assistant", "go")]
+    messages = [{"role": role, "content": text} for role, text in roles]
+    chats.write_text("".join(json.dumps({"messages": messages}) + "\n" for _ in range(3)))
+    common = {"model.adapter": "null", "lora": "{rank: 4, alpha: 8}", "train": "null", "optimizer.warmup_steps": 0}
+    for source, path, epochs in (("run", run, 3), ("file", chats, 3)):
+        target = tmp_path / f"from_{source}"
+        section = f"{{source: {source}, path: {path}, episodes: 8, epochs: {epochs}, batch_tokens: 4096}}"
+        finish(
+            command("sft", str(recipes_path("quickstart.yaml")), "--run", str(target), **common, sft=section), tmp_path
+        )
+        losses = [json.loads(line)["action_loss"] for line in (target / "metrics.jsonl").read_text().splitlines()]
+        assert len(losses) > 1 and losses[-1] < losses[0]
+        assert (target / "adapter" / "adapter_model.safetensors").exists()
+
+
 def test_a_resumed_run_plays_as_many_episodes_at_once_as_it_did(tmp_path, monkeypatch):
     run, settings = tmp_path / "run", {"train.steps": 2, "train.checkpoint_every": 1}
     monkeypatch.setattr("bmrl.run.compose.memory_gb", lambda: 0.4)

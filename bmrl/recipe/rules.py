@@ -140,6 +140,19 @@ def _credit(recipe: "Recipe") -> Iterator[Problem]:
         )
 
 
+def _demonstrations(recipe: "Recipe") -> Iterator[Problem]:
+    sft = recipe.sft
+    if sft is None:
+        return
+    if sft.source == "expert" and sft.path is not None:
+        yield ("sft", "path"), "with `source: expert`, who plays anew; set source: run or file, or leave it out"
+    if sft.source != "expert" and sft.path is None:
+        what = "the run's folder" if sft.source == "run" else "a JSONL file"
+        yield ("sft", "source"), f"{sft.source} without a path; add sft.path, {what}"
+    if sft.source != "expert" and sft.noise > 0:
+        yield ("sft", "noise"), f"{sft.noise:g} with `source: {sft.source}`, where nothing can be forced; set 0"
+
+
 def _process(recipe: "Recipe") -> Iterator[Problem]:
     algorithm, reward = recipe.algorithm, recipe.reward
     if reward.process == "none":
@@ -239,6 +252,7 @@ RULES: tuple[Callable[["Recipe"], Iterator[Problem]], ...] = (
     _new_model,
     _budgets,
     _credit,
+    _demonstrations,
     _process,
     _wording,
     _stop,

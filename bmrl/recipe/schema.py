@@ -236,8 +236,9 @@ class TrainSection(Section):
 
 
 class SftSection(Section):
-    source: Literal["expert"] = Field("expert", description="where the demonstrations come from")
-    episodes: Annotated[int, Field(ge=1, le=10_000_000)] = Field(description="number of demonstrations")
+    source: Literal["expert", "run", "file"] = Field("expert", description="where the demonstrations come from: the environment's expert, a run's own successful training episodes, or a file of chats")
+    path: Annotated[str, Field(min_length=1)] | None = Field(None, description="with `run` its folder; with `file` JSON lines of `{messages: [{role: user, content: …}, {role: assistant, content: …}, …]}`")
+    episodes: Annotated[int, Field(ge=1, le=10_000_000)] = Field(description="number of demonstrations; of a run or a file, at most so many")
     epochs: Annotated[float, Field(gt=0, le=10_000)] = Field(1.0, description="passes over them")
     noise: Share = Field(0.0, description="probability that a random action is forced before the expert's; shown, not imitated")
     max_turns: Turns = Field(50, description="longest demonstration, turns")

@@ -11,6 +11,7 @@ from bmrl import run_folder
 from bmrl.budgets import draw
 from bmrl.chat import Chat, make_chat
 from bmrl.check import refuse_missing
+from bmrl.demonstrations import from_file, from_run
 from bmrl.envs import demonstrations, instructions
 from bmrl.envs.base import Shown
 from bmrl.errors import Interrupted, UsageError
@@ -43,18 +44,7 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
     if resume:
         run_dir = run_folder.to_resume(Path("runs"), resolved(recipe), run_dir)
     with interruptible() as poll:
-        say(f"{recipe.sft.episodes} demonstrations by the expert")
-        shown = list(
-            demonstrations(
-                recipe.env.name,
-                count=recipe.sft.episodes,
-                seed=recipe.seed,
-                noise=recipe.sft.noise,
-                max_turns=recipe.sft.max_turns,
-                args=recipe.env.args,
-                poll=poll,
-            )
-        )
+        shown = _shown(recipe, poll)
         policy = _policy(recipe, shown, run_dir if resume else None)
         chat = make_chat(
             policy.tokenizer,
@@ -71,6 +61,30 @@ def sft(recipe: Recipe, *, source: Path, run_dir: Path | None, resume: bool) -> 
             else:
                 save_adapter(folder)
     return folder
+
+
+def _shown(recipe: Recipe, poll: Callable[[], None]) -> list[list[Shown]]:
+    """The demonstrations, from where the recipe says."""
+    assert recipe.sft is not None
+    sft = recipe.sft
+    if sft.path is None:
+        say(f"{sft.episodes} demonstrations by the expert")
+        shown = demonstrations(
+            recipe.env.name,
+            count=sft.episodes,
+            seed=recipe.seed,
+            noise=sft.noise,
+            max_turns=sft.max_turns,
+            args=recipe.env.args,
+            poll=poll,
+        )
+        return [list(turns) for turns in shown]
+    if sft.source == "run":
+        found = from_run(Path(sft.path), env=recipe.env.name, most=sft.episodes, seed=recipe.seed)
+    else:
+        found = from_file(Path(sft.path), most=sft.episodes)
+    say(f"{len(found)} demonstrations from {sft.path}")
+    return [turns[: sft.max_turns] for turns in found]
 
 
 def _policy(recipe: Recipe, shown: Sequence[Sequence[Shown]], folder: Path | None) -> Policy:
