@@ -29,6 +29,7 @@ from bmrl.types import EndReason, Episode, Play, Turn
 OPENING, OBSERVATION = 768, 64
 
 UPDATE = Update(
+    credit=Credit("grpo"),  # as the peers compute it
     max_logprob_gap=1e9,  # not what is measured
 )
 
@@ -53,7 +54,7 @@ class Ours:
         self.setup = setup
         self.policy = policy_of(setup)
         self.chat = make_chat(self.policy.tokenizer, instructions=instructions("alfworld"))
-        self.update_settings = {**asdict(UPDATE), "micro_batch_tokens": setup["micro_batch_tokens"]}
+        self.update_settings = replace(UPDATE, micro_batch_tokens=setup["micro_batch_tokens"])
 
     def rollout(self, job: Job) -> dict[str, Any]:
         """Plays ``episodes`` in groups of ``group``, budgets from ``least`` to ``most``, ``rows`` abreast."""
@@ -95,8 +96,8 @@ class Ours:
         if job["layout"] == "turn":
             rows = [part for row in rows for part in by_turn(row)]
         optimizer = self._optimizer()
-        update = Update(**self.update_settings)
-        learned, figures = measured(lambda: update_policy(self.policy, optimizer, rows, update, poll=lambda: None))
+        work = partial(update_policy, self.policy, optimizer, rows, self.update_settings, poll=lambda: None)
+        learned, figures = measured(work)
         tokens = sum(len(row.token_ids) for row in rows)
         return {"figures": {**figures, "tokens": tokens, "grad_norm": learned["grad_norm"]}}
 
@@ -106,7 +107,7 @@ class Ours:
             groups, optimizer = self._plays(pool, job), self._optimizer()
             player = self._player(pool, job["episodes"])
             player = replace(player, chat=worlds.heard(self.chat), context_tokens=self._context(job))
-            work = partial(train_step, groups, player, optimizer, Update(**self.update_settings))
+            work = partial(train_step, groups, player, optimizer, self.update_settings)
             (episodes, metrics), figures = measured(
                 lambda: work(
                     max_error_share=0.0,
