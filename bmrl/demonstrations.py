@@ -11,19 +11,21 @@ from bmrl.chat import parse_action
 from bmrl.envs.base import Shown
 from bmrl.episodes import read_episodes
 from bmrl.errors import BmrlError, UsageError
-from bmrl.run_folder import load_resolved
+from bmrl.run_folder import RESOLVED, load_resolved
 from bmrl.seeds import stream
 from bmrl.strict import loads
 
 LISTED = 20  # mistakes of a file that are told
+_TAGS = ("<think>", "</think>", "</action>")
 
 
 def from_run(folder: Path, *, env: str, most: int, seed: int) -> list[list[Shown]]:
     """Successful training episodes of a run: rejection sampling.
 
-    Each play of a task, by its actions, comes once. Budgets take turns, and so do the tasks within a budget, each in a
-    shuffled order: however many the large budgets solved, the small ones are not crowded out. Refused actions are
-    shown, not imitated. What the run announced of its budgets is taken out again.
+    Each play of a task, by its actions, comes once, under the smallest budget that it won with. Budgets take turns,
+    and so do the tasks within a budget, each in a shuffled order: however many the large budgets solved, the small
+    ones are not crowded out. Refused actions are shown, not imitated. What the run announced of its budgets is taken
+    out again.
 
     Args:
         folder: the run.
@@ -34,21 +36,22 @@ def from_run(folder: Path, *, env: str, most: int, seed: int) -> list[list[Shown
         UsageError: no run, one of another environment, or no success in it.
         BmrlError: its files are damaged.
     """
-    recipe = load_resolved(folder)
-    if recipe["env"].get("name", env) != env:
-        raise UsageError(f"sft.path: {folder} is a run in {recipe['env']['name']}, the recipe's env.name is {env}")
+    world, announce, wording = _settings(folder)
+    if world != env:
+        raise UsageError(f"sft.path: {folder} is a run in {world}, the recipe's env.name is {env}")
     played = 0
-    found: dict[int, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
-    known: set[tuple[str, ...]] = set()
+    known: dict[tuple[str, ...], Mapping[str, Any]] = {}
     for path in sorted((folder / "episodes").glob("step-*.jsonl")):
         for episode in read_episodes(path):
             played += 1
             play = (episode["task_id"], *(turn["action"] for turn in episode["turns"]))
-            if episode["success"] and play not in known:
-                known.add(play)
-                found[episode["budget"]][episode["task_id"]].append(episode)
+            if episode["success"] and (play not in known or episode["budget"] < known[play]["budget"]):
+                known[play] = episode
     if not known:
         raise UsageError(f"sft.path: none of the {played} training episodes of {folder} is a success; train it longer")
+    found: dict[int, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for won in known.values():
+        found[won["budget"]][won["task_id"]].append(won)
     rng = stream(seed, "demonstrations")
 
     def in_turn(piles: Sequence[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:
@@ -58,19 +61,33 @@ def from_run(folder: Path, *, env: str, most: int, seed: int) -> list[list[Shown
 
     of_budget = [in_turn(list(found[budget].values())) for budget in sorted(found)]
     chosen = [one for row in zip_longest(*of_budget) for one in row if one is not None][:most]
-    told = recipe["budget"]
-    return [_turns(episode, told.get("announce", "none"), told.get("wording")) for episode in chosen]
+    return [_turns(episode, announce, wording) for episode in chosen]
+
+
+def _settings(folder: Path) -> tuple[str, str, str | None]:
+    """Of a run: its environment, and the form and the words in which it announced budgets."""
+    recipe = load_resolved(folder)
+    world, budget = (recipe.get("env") or {}).get("name"), recipe.get("budget") or {}
+    announce, wording = budget.get("announce"), budget.get("wording")
+    if (
+        not isinstance(world, str)
+        or announce not in ("none", "total", "remaining")
+        or not isinstance(wording, str | None)
+    ):
+        raise BmrlError(
+            f"{folder / RESOLVED}: damaged (env.name, budget.announce or budget.wording); "
+            "restore it or take another run"
+        )
+    return world, announce, wording
 
 
 def _turns(episode: Mapping[str, Any], announce: str, wording: str | None) -> list[Shown]:
-    return [
-        Shown(
-            turn["observation"].removesuffix(f"\n{announcement(announce, episode['budget'], used, wording)}"),
-            turn["action"],
-            float(turn["valid"]),
-        )
-        for used, turn in enumerate(episode["turns"])
-    ]
+    turns = []
+    for used, turn in enumerate(episode["turns"]):
+        told = announcement(announce, episode["budget"], used, wording)
+        observation = turn["observation"].removesuffix(f"\n{told}") if told else turn["observation"]
+        turns.append(Shown(observation, turn["action"], float(turn["valid"])))
+    return turns
 
 
 def from_file(path: Path, *, most: int) -> list[list[Shown]]:
@@ -88,7 +105,8 @@ def from_file(path: Path, *, most: int) -> list[list[Shown]]:
         BmrlError: lines are no such chats; one line for each, up to 20.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not splitlines(): a text in JSON may hold what that takes for the end of a line.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise UsageError(f"sft.path: {path} cannot be read ({type(error).__name__}); name a JSONL file") from error
     chats, problems = [], []
@@ -114,16 +132,18 @@ def _chat(line: str) -> list[Shown]:
     except (ValueError, KeyError, TypeError):
         raise ValueError('no chat; write {"messages": [{"role": "user", "content": "…"}, …]}') from None
     if any(not isinstance(text, str) for _, text in said):
-        raise ValueError("a content is no text")
+        raise ValueError("a content is no text; write it in quotes")
     if said and said[0][0] == "system":
         raise ValueError("a system message; leave it out, instructions come from chat.system of the recipe")
     if [role for role, _ in said] != ["user", "assistant"] * (len(said) // 2) or not said:
-        raise ValueError("roles must be user, assistant, user, … and end with assistant")
+        raise ValueError("roles must be user, assistant, user, … and end with assistant; add or remove messages")
     turns = [Shown(said[i][1], _command(said[i + 1][1]), 1.0) for i in range(0, len(said), 2)]
     if any(not turn.action for turn in turns):
-        raise ValueError("an assistant's message holds no command")
+        raise ValueError("an assistant's message holds no command; write it alone, or as <action>command</action>")
     return turns
 
 
 def _command(text: str) -> str:
-    return parse_action(text, stopped=True, plain="<action>" not in text)
+    plain = "<action>" not in text
+    # Thoughts around a command without tags cannot be told from it.
+    return "" if plain and any(tag in text for tag in _TAGS) else parse_action(text, stopped=True, plain=plain)

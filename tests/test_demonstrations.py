@@ -82,6 +82,40 @@ def test_budgets_take_turns_and_so_do_tasks_within_one(tmp_path):
     assert take(folder) == take(folder) and take(folder, seed=1) != take(folder)
 
 
+def test_a_play_counts_under_the_smallest_budget_that_it_won_with(tmp_path):
+    # One "go" of task a won under 30 turns and under 4. Counted under 30 it would wait its turn among three of task b;
+    # under 4 it comes in the first round of budgets, before the second demonstration of budget 30.
+    others = [played("b", 30, turn("b", f"go {n}")) for n in range(3)]
+    first, again = played("a", 30, turn("a", "go")), played("a", 4, turn("a", "go"))
+    for episodes in ((first, *others, again), (again, *others, first)):
+        folder = run(tmp_path / str(episodes.index(again)), *episodes)
+        assert [turns[0].observation for turns in take(folder)] == ["a", "b", "b", "b"]
+        assert all(take(folder, seed=seed)[0][0].observation == "a" for seed in range(8))
+
+
+def test_where_nothing_was_announced_observations_stay_as_they_are(tmp_path):
+    folder = run(tmp_path / "run", played("a", 4, turn("start\n", "go")))
+    assert take(folder) == [[Shown("start\n", "go", 1.0)]]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"env": None},
+        {"env": {"name": 3}},
+        {"budget": None},
+        {"budget": {"announce": "loudly"}},
+        {"budget": {"announce": "total", "wording": 3}},
+    ],
+)
+def test_a_run_whose_recipe_is_damaged_is_one_line(tmp_path, parts):
+    folder = run(tmp_path / "run", played("a", 4, turn("start", "go")))
+    recipe = json.loads((folder / "recipe.resolved.json").read_text())
+    write_json(folder / "recipe.resolved.json", {**recipe, **parts})
+    with pytest.raises(BmrlError, match=r"recipe\.resolved\.json: damaged .*; restore it or take another run$"):
+        take(folder)
+
+
 @pytest.mark.parametrize(
     ("announce", "wording", "lines"),
     [
@@ -127,6 +161,15 @@ def test_chats_of_a_file(tmp_path):
     assert from_file(path, most=1) == both[:1]
 
 
+def test_a_line_ends_at_a_newline_only_and_a_byte_order_mark_is_no_text(tmp_path):
+    path = tmp_path / "chats.jsonl"
+    said = "a\u2028b\x85c"  # JSON may hold both as they are; for Python's splitlines() each ends a line
+    messages = [{"role": "user", "content": said}, {"role": "assistant", "content": "go"}]
+    line = json.dumps({"messages": messages}, ensure_ascii=False)
+    path.write_bytes(f"\ufeff{line}\r\n{line}".encode())
+    assert from_file(path, most=9) == [[Shown(said, "go", 1.0)]] * 2
+
+
 WRONG = {
     "not json": "no chat",
     "[1]": "no chat",
@@ -138,6 +181,8 @@ WRONG = {
     chat("start", "go", "more"): "end with assistant",
     chat("start", "<action></action>"): "holds no command",
     chat("start", " "): "holds no command",
+    chat("start", "<think>left or right?</think> go"): "holds no command",
+    chat("start", "go</action>"): "holds no command",
 }
 
 
@@ -149,7 +194,7 @@ def test_every_wrong_line_of_a_file_is_named_at_once(tmp_path):
     lines = str(caught.value).splitlines()
     assert len(lines) == len(WRONG)
     for number, (line, words) in enumerate(zip(lines, WRONG.values(), strict=True), start=2):
-        assert line.startswith(f"chats.jsonl:{number}: ") and words in line
+        assert line.startswith(f"chats.jsonl:{number}: ") and words in line and "; " in line
     path.write_text("nonsense\n" * 25)
     with pytest.raises(BmrlError, match="… and 5 more"):
         from_file(path, most=9)
